@@ -76,7 +76,7 @@ class Controller:
                 held = [order for order in self._held_variants() if parent_of(order.deployment) == name]
                 self._variants[name] = Variants(entry, held, now, self._timing)
             cutover = self._cutovers[name]
-            cutover.deployment = entry
+            cutover.plans.deployment = entry
             world = replace(world, orders=tuple(self._orders()), spares=tuple(self._spares()))
             effects += cutover.step(world, self._epochs, now)
             world = replace(world, orders=tuple(self._orders()))
@@ -97,16 +97,17 @@ class Controller:
         """Why a deployment has no plan for what is wanted now; "" if it has one, or if that is not known
         yet."""
         cutover = self._cutovers.get(deployment)
-        return cutover.planning.error.error if cutover and cutover.planning.error else ""
+        error = cutover.plans.planning.error if cutover else None
+        return error.error if error else ""
 
     def _orders(self) -> Iterator[Prepare]:
         variants = [v.cutover for kept in self._variants.values() for v in kept.kept.values()]
         for cutover in (*self._cutovers.values(), *variants):
-            yield from (p.order for p in (cutover.active, cutover.next) if p is not None)
+            yield from (p.order for p in (cutover.plans.active, cutover.plans.next) if p is not None)
 
     def _spares(self) -> Iterator[Prepare]:
         for cutover in self._cutovers.values():
-            yield from (placement.order for placement in cutover.spares)
+            yield from (placement.order for placement in cutover.plans.spares)
 
     def _sweep(self, world: LeaderView, now: float) -> Iterator[Effect]:
         """Retire variants that members hold and no leader keeps: they were given up here, or were made by a
@@ -153,7 +154,8 @@ class Controller:
 
     def count_refused(self) -> Mapping[str, int]:
         """The number of plans that were tried and given up, by deployment."""
-        return {name: len(cutover.refused) for name, cutover in self._cutovers.items() if cutover.refused}
+        counts = {name: len(cutover.plans.refused) for name, cutover in self._cutovers.items()}
+        return {name: count for name, count in counts.items() if count}
 
     def answered(self, result: PlanComputed | PlanFailed, now: float) -> None:
         """Take the answer to ComputePlan; an answer for a deployment that is gone is dropped."""

@@ -83,6 +83,10 @@ class LeaderView:
                 return holding
         return None
 
+    def orders_besides(self, deployment: str) -> list[Prepare]:
+        """The orders of all other deployments' plans that serve or are on their way."""
+        return [order for order in self.orders if order.deployment != deployment]
+
     def continued(self, deployment: str, epoch: Epoch) -> int:
         """About how many steps (or tokens) sequences have made that were continued on that plan in the last seconds; of
         several the most, of none 0."""

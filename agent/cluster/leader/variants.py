@@ -140,7 +140,7 @@ class Variants:
         for name in list(self.kept):
             effects += self._step(name, world, epochs, now)
         self._wishes = {name: w for name, w in self._wishes.items() if now < w.at + self._timing.wish_s}
-        new = self._admit(now) if parent.serving else None
+        new = self._admit(now) if parent.plans.serving else None
         if new is not None:
             effects += self._step(new, world, epochs, now)
         return effects
@@ -148,19 +148,19 @@ class Variants:
     def _follow(self, parent: DeploymentRollout) -> None:
         """Drop variants of an older version that do not serve yet; the others serve as long as that version's
         own plan does."""
-        if parent.deployment.version != self._parent.version:
+        if parent.plans.deployment.version != self._parent.version:
             self._wishes, self._refused = {}, OrderedDict()
-        self._parent = parent.deployment
+        self._parent = parent.plans.deployment
         for name, variant in list(self.kept.items()):
-            if variant.cutover.deployment.version != self._parent.version and (
-                parent.serving or not variant.cutover.serving
+            if variant.cutover.plans.deployment.version != self._parent.version and (
+                parent.plans.serving or not variant.cutover.plans.serving
             ):
                 del self.kept[name]
 
     def _step(self, name: str, world: LeaderView, epochs: Iterator[Epoch], now: float) -> list[Effect]:
         variant = self.kept[name]
         effects = variant.cutover.step(world, epochs, now)
-        if variant.cutover.serving:
+        if variant.cutover.plans.serving:
             if variant.served_at == math.inf:
                 variant.served_at = now
                 full = len(self.kept) >= self._parent.options.bindings
@@ -170,7 +170,7 @@ class Variants:
             return effects
         del self.kept[name]
         self._rested_at = now + self._rest_s(variant, now)
-        standing = _make_refusal(variant.cutover.deployment, world.term, *why)
+        standing = _make_refusal(variant.cutover.plans.deployment, world.term, *why)
         final = issubclass(getattr(errors, why[1]), errors.UserError | errors.InternalError)
         until = math.inf if final else now + self._timing.refused_s
         self._refused[name] = _Refusal(standing, until)
@@ -184,7 +184,7 @@ class Variants:
     def _hopeless(self, variant: VariantState, now: float) -> tuple[str, str] | None:
         """The error, and its kind, why nobody should wait for this variant any longer; None if there is
         hope."""
-        if refusal := variant.cutover.refusal:
+        if refusal := variant.cutover.plans.refusal:
             return refusal[0], refusal[1] or "Unavailable"
         if variant.served_at == math.inf and now >= variant.made_at + self._timing.patience_s:
             standing = variant.cutover.standing

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from edgepart.agent.cluster.leader.replan_policy import ClusterView, PlanningTiming
-from edgepart.agent.cluster.leader.rollout import REREADING_S, DeploymentRollout
+from edgepart.agent.cluster.leader.rollout import DeploymentRollout
 from edgepart.agent.cluster.leader.rollout_state import LeaderView, PlanRollout, epochs
+from edgepart.agent.cluster.leader.switching import REREADING_S
 from edgepart.agent.cluster.state.cards import MeasuredDevice, write_card
 from edgepart.agent.cluster.state.drift import DriftBook
 from edgepart.agent.cluster.state.events import (
@@ -160,8 +161,8 @@ class Story:
     def activate(self) -> None:
         """What is ready serves, everywhere."""
         self.step()
-        assert self.cutover.active is not None
-        self.held[self.cutover.active.epoch] = True
+        assert self.cutover.plans.active is not None
+        self.held[self.cutover.plans.active.epoch] = True
         self.step()
 
     def compare(self, serving: bytes) -> None:
@@ -177,11 +178,11 @@ class Story:
         self.answer(made, single_s=single_s, chosen=chosen)
         self.step()
         self.step()
-        assert self.cutover.active is not None
-        assert self.cutover.active.order.plan == made
-        self.held[self.cutover.active.epoch] = True
+        assert self.cutover.plans.active is not None
+        assert self.cutover.plans.active.order.plan == made
+        self.held[self.cutover.plans.active.epoch] = True
         self.step()
-        return self.cutover.active.epoch
+        return self.cutover.plans.active.epoch
 
 
 def timed(profiles: Iterable[tuple[str, float]]) -> list[Profile]:
@@ -202,9 +203,9 @@ def better_offered(
     story.serve(plan(1.0, a=1.0))
     story.continued = continued
     story.book.learn(measured)
-    story.entry = story.cutover.deployment
-    story.cutover.planning.look(replace(story.orders[-1].key, disappointed="news"), story.now)
-    story.cutover._disappointed = (story.orders[-1].key, "news")
+    story.entry = story.cutover.plans.deployment
+    story.cutover.plans.planning.look(replace(story.orders[-1].key, disappointed="news"), story.now)
+    story.cutover.plans.disappointed = (story.orders[-1].key, "news")
     story.step()
     assert story.orders[-1].current == plan(1.0, a=1.0)
     story.answer(plan(0.5, a=0.3, b=0.4), current_s=current_s, quick=quick)
@@ -227,13 +228,13 @@ def test_what_a_quick_search_found_is_not_timed_before_it_serves_but_what_is_kno
 
 def test_a_candidate_that_keeps_its_promise_serves() -> None:
     story = better_offered(timed([("a", 0.3), ("b", 0.5)]))
-    assert story.cutover.active is not None
-    assert plan_from_bytes(story.cutover.active.order.plan).predicted_latency_s == 0.5
+    assert story.cutover.plans.active is not None
+    assert plan_from_bytes(story.cutover.plans.active.order.plan).predicted_latency_s == 0.5
 
 
 def serves(story: Story) -> float:
-    assert story.cutover.active is not None
-    return float(plan_from_bytes(story.cutover.active.order.plan).predicted_latency_s)
+    assert story.cutover.plans.active is not None
+    return float(plan_from_bytes(story.cutover.plans.active.order.plan).predicted_latency_s)
 
 
 def test_a_better_plan_waits_for_the_end_of_sequences_as_it_would_make_all_their_steps_again() -> None:
@@ -279,15 +280,15 @@ def test_it_waits_no_longer_than_until_it_would_have_gained_what_that_costs(
 
 def test_a_candidate_whose_segments_were_not_all_timed_serves() -> None:
     story = better_offered(timed([("b", 9.0)]))
-    assert story.cutover.active is not None
-    assert plan_from_bytes(story.cutover.active.order.plan).predicted_latency_s == 0.5
+    assert story.cutover.plans.active is not None
+    assert plan_from_bytes(story.cutover.plans.active.order.plan).predicted_latency_s == 0.5
 
 
 def test_a_candidate_that_falls_short_does_not_serve_and_is_not_tried_again() -> None:
     story = better_offered(timed([("a", 0.3), ("b", 0.95)]))
-    assert story.cutover.active is not None
-    assert story.cutover.active.order.plan == plan(1.0, a=1.0)
-    assert story.cutover.next is None
+    assert story.cutover.plans.active is not None
+    assert story.cutover.plans.active.order.plan == plan(1.0, a=1.0)
+    assert story.cutover.plans.next is None
     asked = len(story.orders)
     for _ in range(5):
         story.step()
@@ -308,11 +309,11 @@ def test_a_plan_that_is_slower_than_one_device_is_planned_again_once_and_says_wh
     story.answer(alone, current_s=0.9, single_s=0.8, note="a plan on a, b took 0.9 s")
     story.step()
     story.step()
-    assert story.cutover.active is not None and story.cutover.active.order.plan == alone
+    assert story.cutover.plans.active is not None and story.cutover.plans.active.order.plan == alone
     assert story.cutover.standing is not None
     assert story.cutover.standing.note == "a plan on a, b took 0.9 s"
     asked = len(story.orders)
-    assert story.cutover.note_latency(Latency("net", story.cutover.active.epoch, 1.1, MIN_REQUESTS))
+    assert story.cutover.note_latency(Latency("net", story.cutover.plans.active.epoch, 1.1, MIN_REQUESTS))
     for _ in range(3):
         story.step()
     assert [one for one in story.orders[asked:] if one.current] == []  # one device it is
@@ -327,9 +328,9 @@ def test_one_device_that_a_quick_search_found_better_is_not_left_for_what_was_pr
     story.answer(alone, current_s=2.5, single_s=0.8, quick=True)
     story.step()
     story.activate()
-    assert story.cutover.active is not None and story.cutover.active.order.plan == alone
+    assert story.cutover.plans.active is not None and story.cutover.plans.active.order.plan == alone
     spare = replace(story.prepared[0], epoch=next(story.epochs), plan=plan(0.8, b=0.8), names=(("b", "b"),))
-    story.cutover.spares.add("a", PlanRollout(spare, verdict=RIGHT))  # Safety comes before speed.
+    story.cutover.plans.spares.add("a", PlanRollout(spare, verdict=RIGHT))  # Safety comes before speed.
     prepared = len(story.prepared)
     for _ in range(5):
         story.step()
@@ -380,7 +381,7 @@ def test_a_device_that_slows_down_gets_less_and_status_says_so_and_it_comes_back
     assert story.prepared[-1].weighed
     assert story.cutover.standing is not None and story.cutover.standing.note == ""
     story.activate()
-    assert story.cutover.active is not None and story.cutover.active.order.plan == moved
+    assert story.cutover.plans.active is not None and story.cutover.plans.active.order.plan == moved
     assert story.cutover.standing.note == "refined: b"
     story.compare(moved)
     tell(story, "b", 1.0)
@@ -389,7 +390,7 @@ def test_a_device_that_slows_down_gets_less_and_status_says_so_and_it_comes_back
     story.answer(split, current_s=0.7)
     story.step()
     story.activate()
-    assert story.cutover.active.order.plan == split
+    assert story.cutover.plans.active.order.plan == split
 
 
 def test_a_gain_that_is_not_worth_the_move_moves_nothing_and_is_not_searched_for_again() -> None:
@@ -403,7 +404,7 @@ def test_a_gain_that_is_not_worth_the_move_moves_nothing_and_is_not_searched_for
     asked = len(story.orders)
     for _ in range(100):
         story.step()
-    assert story.cutover.active is not None and story.cutover.active.epoch == epoch
+    assert story.cutover.plans.active is not None and story.cutover.plans.active.epoch == epoch
     assert len(story.orders) == asked
 
 
@@ -420,7 +421,7 @@ def test_a_refined_plan_that_falls_short_on_the_devices_leaves_the_note_of_the_o
     story.book.learn([Profile("b", slow, DEVICE.threads, 0.1)])  # b's, as it computes now
     for _ in range(3):
         story.step()
-    assert story.cutover.active is not None and story.cutover.active.epoch == epoch
+    assert story.cutover.plans.active is not None and story.cutover.plans.active.epoch == epoch
     assert story.cutover.standing is not None and story.cutover.standing.note == ""
 
 
@@ -453,7 +454,7 @@ def test_a_drift_lets_a_disappointing_plan_be_judged_once_more() -> None:
     story.answer(split, current_s=1.6, single_s=1.6)
     story.step()
     story.activate()
-    assert story.cutover.active is not None and story.cutover.active.order.plan == split
+    assert story.cutover.plans.active is not None and story.cutover.plans.active.order.plan == split
     story.compare(split)
-    story.cutover.note_latency(Latency("net", story.cutover.active.epoch, 1.9, MIN_REQUESTS))
+    story.cutover.note_latency(Latency("net", story.cutover.plans.active.epoch, 1.9, MIN_REQUESTS))
     assert settled(story).key.disappointed

@@ -72,10 +72,10 @@ def test_a_plan_that_was_not_compared_since_links_were_measured_again_is_remembe
     story, split = Story(), plan(0.5, a=0.3, b=0.4)
     story.serve(split)
     story.links_s = 1e-4
-    story.cutover.remembered.forget(story.orders[0].key)  # As when it was itself remembered.
+    story.cutover.plans.remembered.forget(story.orders[0].key)  # As when it was itself remembered.
     story.step(0.0)
-    wanted = story.cutover.planning.key(story.world.cluster, ENTRY, story.now)
-    found = story.cutover.remembered.find(wanted, story.world.cluster.cards)
+    wanted = story.cutover.plans.planning.key(story.world.cluster, ENTRY, story.now)
+    found = story.cutover.plans.remembered.find(wanted, story.world.cluster.cards)
     assert found is not None and found.placement.order.plan == split and not found.best
 
 
@@ -99,7 +99,7 @@ def test_a_plan_that_is_still_being_loaded_gives_way_to_the_one_of_before() -> N
     split, better = plan(0.5, a=0.3, b=0.4), plan(0.8, a=0.8)
     story = Story(alone_s=0.9, slow=better)
     story.serve(split)
-    while not any(story.cutover.spares) or story.cutover.spares.has_pending(story.world):
+    while not any(story.cutover.plans.spares) or story.cutover.plans.spares.has_pending(story.world):
         story.step()
     story.here = ("a",)
     story.activate()

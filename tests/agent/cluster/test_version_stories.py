@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edgepart.agent.cluster.leader import rollout
+from edgepart.agent.cluster.leader import model_copies
 from edgepart.agent.cluster.state.events import (
     DeployRequested,
     ModelsStored,
@@ -82,7 +82,7 @@ def test_a_rollback_needs_no_upload_and_brings_back_the_number() -> None:
 
 
 def test_the_model_of_a_kept_version_survives_the_loss_of_its_holders_one_after_the_other() -> None:
-    large = rollout.MAX_EVERYWHERE_BYTES + 1
+    large = model_copies.MAX_EVERYWHERE_BYTES + 1
     net = calm(4, 2, model_bytes=large)
     deploy(net, B, OTHER, model_bytes=large)
     net.until(lambda: acknowledged(net, 2), 30)

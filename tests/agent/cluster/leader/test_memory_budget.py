@@ -162,9 +162,9 @@ def test_spare_plans_give_way() -> None:
     world = LeaderView("a", 1, ClusterView(two, cards, {"a": "d"}, frozenset()), {"a": report})
     full = replace(world, orders=(prepare("other", 3, 200), serving))
     cutover.step(world, epochs(2), 0.0)
-    assert [placement.epoch for placement in cutover.spares] == [Epoch(1, 2)]
+    assert [placement.epoch for placement in cutover.plans.spares] == [Epoch(1, 2)]
     effects = cutover.step(full, epochs(2), 1.0)
-    assert [*cutover.spares] == []
+    assert [*cutover.plans.spares] == []
     assert SendMessage("a", Retire(1, "net", Epoch(1, 2))) in effects
 
 
