@@ -56,6 +56,7 @@ from edgepart.planner.errors import (
     Unavailable,
     WorkerDied,
 )
+from edgepart.planner.figures import format_count
 from edgepart.planner.plans.plan import GATEWAY, Program, Run, Send, Transfer
 
 log = logging.getLogger(__name__)
@@ -694,11 +695,14 @@ class Executor:
 
     def _post(self, out: list[OutgoingMessage]) -> None:
         """Send `out`. The caller must not hold the lock, as the other end may be this device."""
+        unsent: dict[str, list[ClusterError]] = {}
         for node, message, values in out:
             try:
                 self._send(node, message, values)
             except ClusterError as error:
-                log.info("cannot tell node %s: %s", node, error)
+                unsent.setdefault(node, []).append(error)
+        for node, errors in unsent.items():  # One line for all requests that a lost device had under way.
+            log.info("cannot send %s to node %s: %s", format_count(len(errors), "message"), node, errors[0])
 
 
 def _stale(about: Tensors | EndedRequest, error: str, *, lost_state: bool = False) -> OutgoingMessage:

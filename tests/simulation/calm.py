@@ -127,9 +127,13 @@ def _texts_go_on(net: SimNet) -> None:
 
     net.run(LOOK_S)
     before, replays = plans(), net.ledger.replayed_texts
+    asked = net.boxes[net.running[-1]].device
+    assert asked is not None
+    # Two revisions of which devices have seen no step in between are read again: where a client goes back twice, or a
+    # step gets too little time after it went back.
+    asked.texts.hurried = False
     begin_texts(net, net.running[-1], PLACES, 12)
     for text in net.ledger.texts:
-        # Two revisions of which devices have seen no step in between, as with a hasty step after it, are read again.
         text.edits = 0
     end = net.now + SEQUENCES_S
     while net.ledger.texts and net.now < end:

@@ -83,6 +83,8 @@ class Texts:
         self.device = device
         self.loop = VirtualLoop(lambda: device.net.now, device.later)  # type: ignore[abstract]
         self._names = 0
+        self.hurried = True
+        """Whether some steps get less time than they need."""
         carrier = device.carrier
         with self.loop.running():
             self.resumptions = Resumptions(carrier.send, carrier.resumes, carrier.nodes)
@@ -142,7 +144,7 @@ class Texts:
         if self.loop.is_closed():
             raise Unavailable("this box is off")
         random, asked = self.device.net.random, Asked(self.loop)
-        impatient = random.random() < IMPATIENT
+        impatient = random.random() < IMPATIENT and self.hurried
         left_s = random.uniform(0.0, MOST_IMPATIENT_S) if impatient else min(deadline_s, PATIENT_S)
         kind = StepKind.of(steps, prefill=prefill)
         work = Work(read_inputs(inputs), steps or ((step,) if step is not None else ()), kind)

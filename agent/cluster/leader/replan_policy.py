@@ -267,12 +267,14 @@ class ReplanPolicy:
         """Whether a search that was to beat `current` was begun for the key."""
         return key is not None and self._compared.get(key) == current
 
-    def has_newcomers(self, key: PlanKey, made_for: PlanKey | None, used: Iterable[str]) -> bool:
-        """Whether the key has a device for which nothing was searched yet: the serving plan uses others, was `made_for`
-        others (None: that is not known), and was last settled without it."""
-        searched = chain.from_iterable(
-            _nodes(one) for one in (made_for, self._settled and self._settled[0]) if one
-        )
+    def has_newcomers(
+        self, key: PlanKey, current: bytes, made_for: PlanKey | None, used: Iterable[str]
+    ) -> bool:
+        """Whether the key has a device with which nothing was searched that could beat `current`: the plan uses others, was
+        `made_for` others (None: that is not known), and was last settled without it. A box that comes back is a newcomer to
+        the plan that took over when it was lost."""
+        settled = self._settled[0] if self._settled is not None and self._settled[1] == current else None
+        searched = chain.from_iterable(_nodes(one) for one in (made_for, settled) if one)
         return not {*_nodes(key)} <= {*used, *searched}
 
     def is_gain(self, latency_s: float, over_s: float) -> bool:

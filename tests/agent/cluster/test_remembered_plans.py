@@ -92,6 +92,7 @@ def test_a_plan_that_fails_its_trial_when_it_comes_back_is_not_taken_again() -> 
     net.start(D)
     net.until(lambda: bool(wrong), 30)
     net.until(lambda: any(len(order.key.devices) == 4 for order in orders), 30)
+    assert next(order for order in orders if len(order.key.devices) == 4).quick, "a thorough one takes long"
     net.until(lambda: net.settled_faults() == [], 60)
 
 

@@ -88,6 +88,28 @@ def test_after_a_loss_the_next_one_is_seen_to_before_a_better_plan() -> None:
     assert not urgent
 
 
+def test_a_box_that_joins_is_searched_with_before_more_plans_for_losses_are_made() -> None:
+    for seed in range(3):
+        net = SimNet(4, seed)
+        for node in (A, B, C):
+            net.start(node)
+        net.until(lambda net=net: not net.settled_faults(), 10)  # type: ignore[misc]
+        orders: list[ComputePlan] = []
+
+        def search_s(order: ComputePlan, orders: list[ComputePlan] = orders) -> float:
+            orders.append(order)
+            return 0.1 if order.key.alone else 5.0
+
+        net.search_s = search_s
+        net.deploy(B)
+        net.until(lambda net=net: uses(net, A, B, C), 30)  # type: ignore[misc]
+        net.until(lambda net=net: len(net.standings["net"].covered) == 3, 60)  # type: ignore[misc]
+        net.start(D)
+        net.until(lambda net=net: uses(net, A, B, C, D), 120)  # type: ignore[misc]
+        first = next(order for order in orders if D in {node for node, _, _ in order.key.devices})
+        assert first.quick and first.current
+
+
 def test_a_number_below_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--spares -1"):
         AgentOptions(state=tmp_path, spares=-1)

@@ -186,16 +186,19 @@ def test_a_quick_search_that_fails_settles_nothing() -> None:
 def test_who_was_searched_for_is_no_newcomer_any_more() -> None:
     planning = ReplanPolicy(TIMING)
     before = looking(planning, "a", "b", now=0.0)
-    assert not planning.has_newcomers(before, before, "a")
-    assert not planning.has_newcomers(before, None, "ab")  # of another leader
-    assert planning.has_newcomers(before, None, "a")
+    assert not planning.has_newcomers(before, b"old", before, "a")
+    assert not planning.has_newcomers(before, b"old", None, "ab")  # of another leader
+    assert planning.has_newcomers(before, b"old", None, "a")
     joined = looking(planning, "a", "b", "c", now=20.0)
-    assert planning.has_newcomers(joined, before, "a")
+    assert planning.has_newcomers(joined, b"old", before, "a")
     assert planning.ask(joined, 21.0, b"old", urgent=False)
     planning.answered(computed(joined, b"new", 2.0, 1.0), 31.0)
     assert planning.better(b"old", 31.0) is None  # It serves on without c.
-    assert not planning.has_newcomers(joined, before, "a")
-    assert not planning.has_newcomers(looking(planning, "a", "c", now=40.0), before, "a")
+    assert not planning.has_newcomers(joined, b"old", before, "a")
+    assert not planning.has_newcomers(looking(planning, "a", "c", now=40.0), b"old", before, "a")
+    assert planning.has_newcomers(
+        joined, b"spare", before, "a"
+    )  # That took over since, and was made without it.
 
 
 def test_the_same_plan_again_is_no_move() -> None:
