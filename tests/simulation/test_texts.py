@@ -191,7 +191,7 @@ def test_a_mirror_that_is_not_told_what_was_given_up_is_noticed(monkeypatch: pyt
 
 def test_copies_of_texts_that_are_forgotten_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(StateExchange, "end", lambda self, sequence: None)
-    noticed("still keeps copies of sequence", first=66, seeds=100, agents=3, step=WITH_TEXTS)
+    noticed("still keeps copies of sequence", first=678, seeds=681, step=WITH_TEXTS)
 
 
 def test_states_that_come_when_their_sequence_goes_on_already_are_noticed(
@@ -203,7 +203,7 @@ def test_states_that_come_when_their_sequence_goes_on_already_are_noticed(
 
     adopts = kept.KeptSequences.adopt
     monkeypatch.setattr(kept.KeptSequences, "adopt", adopt)
-    noticed("are written while a step reads them", first=432, seeds=440, step=WITH_TEXTS)
+    noticed("are written while a step reads them", first=747, seeds=750, step=WITH_TEXTS)
 
 
 def test_caches_of_texts_that_are_forgotten_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,6 +81,8 @@ def _request_better_plan(
         _start_next(found, plans, world, next(new_epoch))
     elif (known := returning.find_remembered(plans, current, key, world, now)) is not None:
         returning.return_to(known, plans, current, key, world, next(new_epoch))
+    elif _awaits_newcomers(plans, current, key):
+        yield from _compare(plans, current, key, world, now)
     elif not variant and _is_safer(
         asked := [*spare_requests.find_refuges(plans, current, world, new_epoch, now)], plans, world
     ):
@@ -101,6 +103,17 @@ def _request_better_plan(
         yield from spare_requests.find_contingency_plans(plans, current, world, new_epoch, now)
 
 
+def _awaits_newcomers(plans: DeploymentPlans, current: PlanRollout, key: PlanKey) -> bool:
+    """Whether devices have come with which a quick search has yet to be made, and plans cover the loss of each device that
+    serves. More plans for losses would be made anew after the newcomers have a part."""
+    planning, plan = plans.planning, current.order.plan
+    return (
+        planning.has_newcomers(key, plan, current.made_for, current.nodes)
+        and not planning.is_compared(key, plan)
+        and all(map(plans.spares.shelters, current.nodes))
+    )
+
+
 def _is_safer(asked: Sequence[ComputePlan], plans: DeploymentPlans, world: LeaderView) -> bool:
     """Whether a contingency plan is being computed or prepared."""
     return bool(asked) or plans.spares.has_pending(world)
@@ -113,7 +126,7 @@ def _compare(
     that it takes part soon, and a thorough one follows. The same holds for a stopgap, which is compared at once."""
     plan, planning = current.order.plan, plans.planning
     stopgap = plans.is_stopgap(current, key)
-    hasty = stopgap or planning.has_newcomers(key, current.made_for, current.nodes)
+    hasty = stopgap or planning.has_newcomers(key, plan, current.made_for, current.nodes)
     quick = hasty and not planning.is_compared(key, plan)
     if planning.ask(key, now, plan, urgent=False, quick=quick, held=not (stopgap and quick)):
         yield make_compute_plan(

@@ -61,7 +61,7 @@ def _describe_note(plans: DeploymentPlans, world: LeaderView) -> str:
     whether a better plan is still searched for."""
     active = plans.active
     engines = status.describe_refused_engines(active, plans.deployment.model, world)
-    missing = status.describe_missing(plans.deployment, plans.planning.key_devices(), world.cluster)
+    missing = status.explain_unused_devices(plans.deployment, plans.planning.key_devices(), world.cluster)
     texts = [plans.note, missing, engines]
     if active is not None and not plans.planning.is_settled(active.order.plan):
         texts += [plans.kept.fault, SERVED_BEFORE if active.was_kept else HASTY if active.hasty else ""]

@@ -133,7 +133,7 @@ def describe_refused_engines(placement: PlanRollout | None, model: str, world: L
     return "; ".join(found)
 
 
-def describe_missing(deployment: Deployment, used: Collection[str], cluster: ClusterView) -> str:
+def explain_unused_devices(deployment: Deployment, used: Collection[str], cluster: ClusterView) -> str:
     """Why devices that the user has chosen get no program, apart from the plan; "" if plans are made for all of them.
     `used` are the names of the devices for which plans are made."""
     members = {member.name: member for member in cluster.members}

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from edgepart.agent.cluster.leader.status import describe_missing
+from edgepart.agent.cluster.leader.status import explain_unused_devices
 from edgepart.agent.wire.control import ALIVE, DEAD, DRAINED, FLAPPING, LEAVING, SUSPECT
 from tests.agent.cluster.leader.test_replan_policy import cluster, deployment
 
 
 def test_nothing_is_missing_where_all_chosen_devices_are_planned_for_or_none_was_chosen() -> None:
-    assert not describe_missing(deployment("box-a", "box-b"), ["box-a", "box-b"], cluster("a", "b", "c"))
-    assert not describe_missing(deployment(), ["box-a"], cluster("a", "b"))
+    assert not explain_unused_devices(
+        deployment("box-a", "box-b"), ["box-a", "box-b"], cluster("a", "b", "c")
+    )
+    assert not explain_unused_devices(deployment(), ["box-a"], cluster("a", "b"))
 
 
 @pytest.mark.parametrize(
@@ -27,12 +29,12 @@ def test_nothing_is_missing_where_all_chosen_devices_are_planned_for_or_none_was
 )
 def test_a_chosen_device_without_a_program_is_named_with_its_state(status: str, why: str) -> None:
     seen = cluster("a", "b", state_of_b=status)
-    text = describe_missing(deployment("box-a", "box-b"), ["box-a"], seen)
+    text = explain_unused_devices(deployment("box-a", "box-b"), ["box-a"], seen)
     assert text == f"of the devices that it may use, {why}; plans do without until that has changed"
 
 
 def test_devices_that_are_gone_or_not_measured_are_named_too() -> None:
-    text = describe_missing(
+    text = explain_unused_devices(
         deployment("box-a", "box-b", "box-x"), ["box-a"], cluster("a", "b", unmeasured="b")
     )
     assert "box-b has not measured itself yet, box-x is not here;" in text
