@@ -1,7 +1,7 @@
 """Execution of this device's part of a plan: its schedule, the copies that it makes, and its ONNX Runtime sessions.
 
-May import: agent/cluster/state, agent/engines, agent/host, agent/trace, agent/wire, planner/errors, planner/figures, planner/plans,
-planner/region.
+May import: agent/cluster/state, agent/engines, agent/host, agent/trace, agent/wire, planner/errors, planner/figures,
+planner/plans, planner/region.
 """
 
 __all__ = [
