@@ -45,7 +45,8 @@ def frozen(agent: LocalAgent) -> list[psutil.Process]:
     """The processes that work on models beside the agent, once one has begun: stopped, so that they never end by
     themselves."""
     children = []
-    below = psutil.Process(agent.addresses["pid"]).children(recursive=True)  # A search is a child of the planner's.
+    # A search is a child of the planning process.
+    below = psutil.Process(agent.addresses["pid"]).children(recursive=True)
     for child in below:
         with contextlib.suppress(psutil.NoSuchProcess):  # others come and go
             if "edgepart.agent.host.child_process" in child.cmdline() and child.cpu_times().user > 1.0:
