@@ -40,17 +40,18 @@ def deploy(cluster: LocalCluster, path: Path, name: str, *options: str) -> Any:
     return edgepart("deploy", str(path), "--name", name, "--state", state, *options, timeout_s=PATIENCE_S)
 
 
-def deploy_over(cluster: LocalCluster, devices: Collection[str], path: Path, name: str, *options: str) -> Any:
+def deploy_over(
+    cluster: LocalCluster, devices: Collection[str], path: Path, name: str, *options: str
+) -> None:
     """Deploy, and wait until the plan is on all of these devices. On a busy machine one of them may seem to be away for a
     moment, and plans do without it until it is back."""
-    said = deploy(cluster, path, name, *options)
+    deploy(cluster, path, name, *options)
 
     def is_on_all() -> bool:
         (found,) = [one for one in cluster.status()["deployments"] if one["name"] == name]
         return sorted(found["devices"]) == sorted(devices)
 
     cluster.wait(is_on_all, f"{name} on {', '.join(devices)}", timeout_s=PATIENCE_S)
-    return said
 
 
 def undeploy(cluster: LocalCluster, name: str) -> None:
