@@ -66,9 +66,11 @@ class SlowCase:
         return tuple(round(one * self.alone_s / here_s, 2) for one in self.slow)
 
     def __str__(self) -> str:
-        if self.alone_s is not None:
-            return f"{self.language} on {len(self.slow)} hosts that take {self.alone_s * 1e3:g} ms each"
         same = len(set(self.slow)) == 1
+        if self.alone_s is not None:
+            times = [f"{one * self.alone_s * 1e3:g}" for one in self.slow]
+            each = f"{times[0]} ms each" if same else f"{', '.join(times)} ms"
+            return f"{self.language} on {len(self.slow)} hosts that take {each}"
         each = f"{self.slow[0]:g}" if same else ", ".join(f"{one:g}" for one in self.slow)
         return f"{self.language} on {len(self.slow)} hosts {each} times as slow"
 
@@ -84,6 +86,7 @@ CASES = (
     SlowCase(INT8, (1, 1, 1), 2.1, 0.28),
     SlowCase(INT8, (1, 1), 1.5, 0.14),
     SlowCase(INT8, (1, 1, 1), 1.9, 0.14),
+    SlowCase(INT8, (1, 2, 2, 4), 1.2, 0.07),
     SlowCase(BILLION, (8, 8), 1.8),
     SlowCase(BILLION, (8, 8, 8, 8), 2.8),
 )
