@@ -31,11 +31,15 @@ class OptimumDecoder(DecoderGraph):
         self.constant("for_all_heads", [0, shape.heads, -1, shape.size])
         self.constant("halves_of_head", [shape.size // 2, shape.size // 2])
         self.constant("score_scale", shape.size**-0.5, np.float32)
+        self.prepare_rotation()
+        self._prepare_mask()
+
+    def prepare_rotation(self) -> None:
+        """Add "cosine" and "sine", [batch, 1, rows, size]: those of the angles by which each row is rotated."""
         for name, table in zip(("cosine", "sine"), self.rotation(), strict=True):
             self.constant(f"{name}.table", np.concatenate([table, table], 1), np.float32)
             self.op("Gather", [f"{name}.table", "position_ids"], f"{name}.rows")
             self.op("Unsqueeze", [f"{name}.rows", "axis_1"], name)
-        self._prepare_mask()
 
     def _prepare_mask(self) -> None:
         """Add what is added to scores: a row reads the rows up to itself that the mask allows."""

@@ -8,6 +8,7 @@ as it adds, so that all steps have the same shapes. A rule, but for the model's 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from onnx import ModelProto, ValueInfoProto
@@ -16,15 +17,11 @@ from edgepart.planner.errors import ModelError, UsageError
 from edgepart.planner.model.counted_positions import counted_positions
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import free_of, inputs_of, load_graph, read_model
+from edgepart.planner.model.masked_positions import COUNTED, MASK, POSITIONS
 from edgepart.planner.model.states import Pair, find_states, suggested_pairs
 from edgepart.planner.tdl.description import OperatorDescription
 
 Shapes = Mapping[str, tuple[int, ...]]
-
-MASK = "attention_mask"
-"""The input that has an entry for each row of the context, whatever its dimension is called."""
-POSITIONS = "position_ids"
-"""The input that says which token of its sequence each row is."""
 
 
 def has_growing_states(path: Path | bytes) -> bool:
@@ -88,7 +85,7 @@ def load_with_context(
             if 0 < past < context and POSITIONS not in bound:
                 longer = dict(fit(past + 1, context + 1).items() - fitting.items())
                 _refuse_counting(graph, load_graph(path, shapes={**bound, **longer}, operators=operators))
-            return graph, bound
+            return _note_counting(graph), bound
     name = path.name if isinstance(path, Path) else "model"
     raise fault or ModelError(
         f"{name}: its states do not have {context} rows after a step; give --shape for each input"
@@ -104,6 +101,14 @@ def _totals(model: ModelProto, written: Mapping[str, int]) -> set[str]:
         for name in (free_of(value.type) or ())[written[value.name] : written[value.name] + 1]
         if name
     }
+
+
+def _note_counting(graph: Graph) -> Graph:
+    """The graph, with a note if the rule of `masked_positions` had to change it."""
+    if not any(operator.name.startswith(COUNTED) for operator in graph.operators):
+        return graph
+    note = f"the rows that {MASK!r} leaves out count for no position; the model counts all rows of its past"
+    return replace(graph, notes=(*graph.notes, note))
 
 
 def _refuse_counting(graph: Graph, longer: Graph) -> None:

@@ -1,9 +1,10 @@
 """Finds decoders that count the positions of tokens by the rows of their past. A pure rule.
 
 Where the past is put before the new rows, it always has the same number of rows here, and the mask says how many of them
-count. A decoder that takes this number for the position of its token would give all tokens the same one. In a graph with
-bound shapes such positions are constants: the sines and cosines of a rotation, or a row of a table. They change with the
-length of the past, and their shapes do not. Masks and shapes change with it too, and rightly so."""
+count. A decoder that takes this number for the position of its token would give all tokens the same one, unless
+masked_positions.py has changed it. In a graph with bound shapes such positions are constants: the sines and cosines of a
+rotation, or a row of a table. They change with the length of the past, and their shapes do not. Masks and shapes change
+with it too, and rightly so."""
 
 from __future__ import annotations
 

@@ -34,6 +34,7 @@ from edgepart.planner.model.digests import file_digest, joint_digest
 from edgepart.planner.model.external import skim_weights
 from edgepart.planner.model.flat_scales import give_scales_rows
 from edgepart.planner.model.graph import Constant, Graph, Operator, Tensor, check_graph
+from edgepart.planner.model.masked_positions import count_positions_in_mask
 from edgepart.planner.model.precompiled import explain_precompiled
 from edgepart.planner.model.quantised_activations import make_activations_unsigned
 from edgepart.planner.model.shape_inference import (
@@ -213,7 +214,7 @@ def _parse(path: Path | bytes) -> tuple[ModelProto, Origin]:
         )
     if why := explain_precompiled(model):
         raise ModelError(f"{origin.name}: {why}")
-    return give_scales_rows(model), origin
+    return count_positions_in_mask(give_scales_rows(model)), origin
 
 
 def _read(path: Path) -> bytes:

@@ -87,13 +87,16 @@ def sequences(cluster: LocalCluster, agent: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("strategy", ["pipeline", "replicas"])
+@pytest.mark.parametrize(
+    ("strategy", "counts"), [("pipeline", False), ("replicas", False), ("pipeline", True)]
+)
 def test_a_prompt_is_read_in_blocks_by_a_model_that_puts_its_past_before_new_rows(
-    trio: LocalCluster, tmp_path: Path, strategy: str
+    trio: LocalCluster, tmp_path: Path, strategy: str, counts: bool
 ) -> None:
-    folder = tiny_optimum(tmp_path / "tiny")
-    bare, prompt = BareDecoder(folder, 256), list(range(5, 155))
+    bare, prompt = BareDecoder(tiny_optimum(tmp_path / "told"), 256), list(range(5, 155))
     expected = bare.continued(prompt, 40).tokens
+    # With `counts`, the model is the same, but has no input for the positions of its tokens.
+    folder = tiny_optimum(tmp_path / "tiny", counts=counts)
     assert len(set(expected)) > 10
     options = ("--context", "256", "--devices", "b,c", "--strategy", strategy, "--objective", "throughput")
     devices = deploy(trio, folder.path, NAME, *options)["devices"]

@@ -15,7 +15,7 @@ from benchmarks.models.decoder_graph import DecoderShape
 from benchmarks.models.language import LanguageFolder
 from benchmarks.models.optimum_style import OptimumDecoder
 from benchmarks.models.seeded_decoder import SeededWeights
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, ValueInfoProto, helper, numpy_helper
 
 from edgepart.planner.region import Array
 from tests.agent.text.small_tokenizer import small_tokenizer_json
@@ -45,10 +45,43 @@ class _OptimumWeights(SeededWeights):
         return found * np.float32(0.3 if name == "embedding" else 2 * found.shape[1] ** -0.5)
 
 
-def tiny_optimum(folder: Path) -> LanguageFolder:
-    """Make the folder of a model of the same size in optimum's style, which never ends a text, and return it."""
+class CountingDecoder(OptimumDecoder):
+    """A decoder that is not told the positions of its tokens: it counts the rows of its past, as optimum exports Gemma."""
+
+    def more_inputs(self) -> list[ValueInfoProto]:
+        return []
+
+    def prepare_rotation(self) -> None:
+        self.constant("row_axis", 2)
+        self.op("Shape", ["past_key_values.0.key"], "rotated.past_shape")
+        self.op("Gather", ["rotated.past_shape", "row_axis"], "rotated.first", axis=0)
+        self.op("Shape", ["input_ids"], "rotated.shape")
+        self.op("Gather", ["rotated.shape", "one"], "rotated.count", axis=0)
+        self.op("Add", ["rotated.first", "rotated.count"], "rotated.end")
+        self.op("Range", ["rotated.first", "rotated.end", "one"], "rotated.rows")
+        self.op("Unsqueeze", ["rotated.rows", "first"], "rotated.positions")
+        self.op("Unsqueeze", ["rotated.positions", "axis_1"], "rotated.row")
+        self.op("Cast", ["rotated.row"], "rotated.numbers", to=TensorProto.FLOAT)
+        frequencies = self.shape.base ** (-np.arange(0, self.shape.size, 2) / self.shape.size)
+        self.constant("frequencies", frequencies[:, None], np.float32)
+        self.op("MatMul", ["frequencies", "rotated.numbers"], "rotated.columns")
+        self.op("Transpose", ["rotated.columns"], "rotated.half", perm=[0, 2, 1])
+        self.op("Concat", ["rotated.half", "rotated.half"], "rotated.angles", axis=2)
+        for name, kind in (("cosine", "Cos"), ("sine", "Sin")):
+            self.op(kind, ["rotated.angles"], f"{name}.rows")
+            self.op("Unsqueeze", [f"{name}.rows", "axis_1"], name)
+
+
+def optimum_decoder(*, counts: bool = False) -> onnx.ModelProto:
+    """A decoder in optimum's style. With `counts` it is the same, but counts the positions of its tokens itself."""
+    style = CountingDecoder if counts else OptimumDecoder
+    return style(_OptimumWeights(OPTIMUM), quantised=False).build()
+
+
+def tiny_optimum(folder: Path, *, counts: bool = False) -> LanguageFolder:
+    """Make the folder of an `optimum_decoder` of the same size, which never ends a text, and return it."""
     tiny_language(folder)
-    onnx.save(OptimumDecoder(_OptimumWeights(OPTIMUM), quantised=False).build(), folder / "model.onnx")
+    onnx.save(optimum_decoder(counts=counts), folder / "model.onnx")
     (folder / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>"}))
     return LanguageFolder("tiny", folder, "optimum", OPTIMUM, end_token=-1)
 
