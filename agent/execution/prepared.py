@@ -62,11 +62,17 @@ class Loader(Protocol):
     """Makes programs ready to run."""
 
     def prepare(
-        self, deployment: str, model: str, program: Program, transfers: Sequence[Transfer]
+        self,
+        deployment: str,
+        model: str,
+        program: Program,
+        transfers: Sequence[Transfer],
+        *,
+        awaited: bool = False,
     ) -> RunnableProgram:
         """Load the program's sessions. This takes long: call it from a thread of its own. `model` is the digest of the
-        plan's model. Raises InternalError, which names the segment that ONNX Runtime refuses, and CrashError if
-        loading ends the process."""
+        plan's model. Programs that are `awaited`, as requests wait for them, come before others. Raises InternalError,
+        which names the segment that ONNX Runtime refuses, and CrashError if loading ends the process."""
 
     def getting_ready(self, deployment: str, model: str) -> AbstractContextManager[None]:
         """Start, beside the block, what takes time before `prepare` can begin. In the block is what a program of this

@@ -23,7 +23,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from threading import Lock
+from threading import RLock
 from typing import Any, Protocol
 
 import numpy as np
@@ -251,7 +251,8 @@ as the same bytes may be weights of several shapes (zeros, mostly)."""
 
 
 class Sessions:
-    """Makes, shares and frees sessions. Thread-safe; programs are prepared one after the other."""
+    """Makes, shares and frees sessions. Thread-safe; programs are prepared one after the other, or one while another one
+    rests."""
 
     def __init__(
         self,
@@ -277,7 +278,8 @@ class Sessions:
         self._loaded: dict[tuple[str, str, frozenset[str]], LoadedSegment] = {}
         """Sessions by engine, digest of the segment, and blocked ports."""
         self._weights: dict[_Key, tuple[Any, int]] = {}
-        self._lock = Lock()
+        self._lock = RLock()
+        """Reentrant, as another program may be prepared during `rest`."""
 
     def prepare(self, program: Program, transfers: Sequence[Transfer] = ()) -> PreparedProgram:
         """Make the sessions of all segments, and warm them up. `transfers` are the plan's; without them nothing is kept

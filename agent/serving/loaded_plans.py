@@ -276,8 +276,11 @@ class LoadedPlans:
         deployment, model = order.deployment, plan.model_digest
         with self._loader.getting_ready(deployment, model):
             await self._fetch(plan, weights_of([program]), order.sources, arrived)
+            awaited = deployment not in self._active  # Whatever is asked of it waits for this plan.
             making = asyncio.ensure_future(
-                asyncio.to_thread(self._loader.prepare, deployment, model, program, plan.transfers)
+                asyncio.to_thread(
+                    self._loader.prepare, deployment, model, program, plan.transfers, awaited=awaited
+                )
             )
             try:
                 return await asyncio.shield(making)

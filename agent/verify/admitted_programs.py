@@ -43,7 +43,13 @@ class AdmittedPrograms:
         self._noted = noted
 
     def prepare(
-        self, deployment: str, model: str, program: Program, transfers: Sequence[Transfer]
+        self,
+        deployment: str,
+        model: str,
+        program: Program,
+        transfers: Sequence[Transfer],
+        *,
+        awaited: bool = False,
     ) -> RunnableProgram:
         """The same as `Loader.prepare`. Raises Unavailable as well, if an engine cannot be tried now."""
         unknown = {
@@ -53,7 +59,8 @@ class AdmittedPrograms:
         }
         for segment in unknown.values():
             self.note(segment, compare_times(replace(self._trials.verdict(segment), model=model)))
-        return self._loader.prepare(deployment, model, self._book.settle(program), transfers)
+        settled = self._book.settle(program)
+        return self._loader.prepare(deployment, model, settled, transfers, awaited=awaited)
 
     def getting_ready(self, deployment: str, model: str) -> AbstractContextManager[None]:
         """The same as `Loader.getting_ready`."""

@@ -30,6 +30,7 @@ from edgepart.agent.execution.prepared import describe_segment
 from edgepart.agent.wire.dtypes import element_dtype
 from edgepart.agent.wire.tensors import Value, pack_arrays, unpack_arrays
 from edgepart.agent.workers import orders
+from edgepart.agent.workers.load_turns import LoadTurns
 from edgepart.agent.workers.process import Death, WorkerEnded, WorkerProcess
 from edgepart.agent.workers.shared_memory import SharedMemory
 from edgepart.planner.errors import (
@@ -160,6 +161,8 @@ class Worker:
         self._run: _Busy | None = None
         self._timing: _Busy | None = None
         self._loading: RemoteProgram | None = None
+        self._explained: WorkerProcess | None = None
+        """The process whose end is put down to the program that was loaded last."""
         self._ambiguous = False
         """Whether something other than a run may be the cause if the process ends now."""
         self._closed = threading.Event()
@@ -187,6 +190,9 @@ class Worker:
                 with self._blame_ambiguous():
                     self._load_on_engines(self._alive(), made, rest)
             except WorkerEnded as end:
+                if end.process is self._explained:
+                    raise Unavailable("the worker ended while it loaded another plan first") from end
+                self._explained = end.process
                 death = self._handle_death(end.process)
                 if death.ordered and self._engines.settle(made.program) == made.program:
                     raise Unavailable(f"the worker {death}") from end
@@ -318,18 +324,18 @@ class Worker:
 
     @contextmanager
     def _blame_ambiguous(self) -> Iterator[None]:
-        self._ambiguous = True
+        before, self._ambiguous = self._ambiguous, True
         try:
             yield
         finally:
-            self._ambiguous = False
+            self._ambiguous = before
 
     def _load(self, process: WorkerProcess, made: RemoteProgram, rest: Callable[[float], None]) -> None:
-        self._loading = made
+        before, self._loading = self._loading, made
         try:
             self._prepare_sessions(process, made, rest)
         finally:
-            self._loading = None
+            self._loading = before
 
     def _prepare_sessions(
         self, process: WorkerProcess, made: RemoteProgram, rest: Callable[[float], None]
@@ -656,6 +662,10 @@ class Worker:
         return WorkerDied(f"the worker {death} while it computed {what}")
 
 
+def _go_on(took_s: float) -> None:
+    """Rest for no time."""
+
+
 class Workers:
     """All workers of this device. Thread-safe. `prepare` takes long: call it from a thread of its own."""
 
@@ -680,27 +690,39 @@ class Workers:
         """Number of programs that each worker has, or is about to have."""
         self._keys: dict[int, tuple[str, str]] = {}
         self._lock = threading.Lock()
-        self._preparing = threading.Lock()
-        """Guards the preparation of programs: making a session takes twice its weights for a moment, so sessions are made
-        one at a time."""
+        self._turns = LoadTurns()
+        """The turns of programs: making a session takes twice its weights for a moment, so sessions are made one at a
+        time."""
         self._numbers = itertools.count(1)
         self._stopped = False
 
     def prepare(
-        self, deployment: str, model: str, program: Program, transfers: Sequence[Transfer]
+        self,
+        deployment: str,
+        model: str,
+        program: Program,
+        transfers: Sequence[Transfer],
+        *,
+        awaited: bool = False,
     ) -> RemoteProgram:
         """The same as `Loader.prepare`."""
         key = parent_of(deployment), model
         worker, number = self._enter(key), next(self._numbers)
+        rest = _go_on if awaited else self._rest_between
         try:
-            with self._preparing:
-                made = worker.prepare(number, program, transfers, self._rest)
+            made = self._turns.take(lambda: worker.prepare(number, program, transfers, rest), awaited)
         except BaseException:
             self._leave(key)
             raise
         with self._lock:
             self._keys[number] = key
         return made
+
+    def _rest_between(self, took_s: float) -> None:
+        """Between two sessions, load what requests wait for, and let requests compute."""
+        self._turns.let_awaited_pass()
+        self._rest(took_s)
+        self._turns.let_awaited_pass()
 
     @contextmanager
     def getting_ready(self, deployment: str, model: str) -> Iterator[None]:

@@ -63,7 +63,7 @@ class WorkerPrograms:
         self._memory = memory
         self._limit_bytes = settings.memory_bytes
         self._mapped_bytes = 0
-        """Bytes of the weights of the program that is being prepared: files that sessions map while they are made."""
+        """Bytes of the weights of the programs that are being prepared: files that sessions map while they are made."""
         self._waiting: SimpleQueue[orders.PrepareProgram | orders.TimeSegment | orders.Continue] = (
             SimpleQueue()
         )
@@ -126,26 +126,27 @@ class WorkerPrograms:
 
     def _prepare_all(self) -> None:
         while True:
-            order = self._waiting.get()
-            try:
-                answer = (
-                    self._prepare(order) if isinstance(order, orders.PrepareProgram) else self._time(order)
-                )
-            except EdgepartError as error:
-                answer = orders.error_to_answer(error)
-            except Exception as error:
-                log.exception("a worker's order failed inside")
-                answer = orders.error_to_answer(error)
-            self._told.send_bytes(orders.answer_to_bytes(*answer))
+            self._obey(self._waiting.get())
+
+    def _obey(self, order: orders.PrepareProgram | orders.TimeSegment | orders.Continue) -> None:
+        try:
+            answer = self._prepare(order) if isinstance(order, orders.PrepareProgram) else self._time(order)
+        except EdgepartError as error:
+            answer = orders.error_to_answer(error)
+        except Exception as error:
+            log.exception("a worker's order failed inside")
+            answer = orders.error_to_answer(error)
+        self._told.send_bytes(orders.answer_to_bytes(*answer))
 
     def _prepare(self, order: orders.PrepareProgram) -> tuple[Any, ...]:
         sizes = {ref.digest: ref.nbytes for segment in order.program.segments for ref in segment.weights}
-        self._mapped_bytes = sum(sizes.values())
+        before = self._mapped_bytes
+        self._mapped_bytes += sum(sizes.values())
         self._limit_again()
         try:
             prepared = self._sessions.prepare(order.program, order.transfers)
         finally:
-            self._mapped_bytes = 0
+            self._mapped_bytes = before
             self._limit_again()
         self._programs[order.number] = prepared
         dtypes = {tensor: element_name(dtype) for tensor, dtype in prepared.dtypes.items()}
@@ -153,9 +154,11 @@ class WorkerPrograms:
         return orders.PREPARED, dtypes, prepared.kept.block, tuple(prepared.kept.tensors), types
 
     def _rest(self, took_s: float) -> None:
-        """Wait after each session until the agent says to go on: it knows whether this device computes for requests."""
+        """Wait after each session until the agent says to go on: it knows whether this device computes for requests, and
+        may want another program first."""
         self._told.send_bytes(orders.answer_to_bytes(orders.MADE, took_s))
-        self._waiting.get()
+        while not isinstance(order := self._waiting.get(), orders.Continue):
+            self._obey(order)
         self._limit_again()
 
     def _limit_again(self) -> None:

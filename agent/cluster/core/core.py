@@ -266,8 +266,9 @@ class Core:
         while to_self:
             while to_self:
                 out(self._message(self.node, to_self.popleft(), now))
-            if self._report_self():
-                out(self._lead(now))
+            # What this device tells itself, as a gateway or as a member, may be news to it as the leader.
+            self._report_self()
+            out(self._lead(now))
         out(self._report(now))
         self._wake_at = self._next()
         return effects
@@ -651,15 +652,13 @@ class Core:
         for entry in candidates.over(self.deployments, self.standings):
             yield from self._apply_deployments((self.deployments.delete(self.node, entry.name),))
 
-    def _report_self(self) -> bool:
-        """Take this device's own report if it leads, which needs no message; return whether that was news."""
+    def _report_self(self) -> None:
+        """Take this device's own report if it leads, which needs no message."""
         if self.controller is None or (not self.follower.changed and self.node in self._reports):
-            return False
+            return
         report = self.follower.report(self._kept)
-        news = self._reports.get(self.node) != report
+        self._stale |= self._reports.get(self.node) != report
         self._reports[self.node] = report
-        self._stale |= news
-        return news
 
     def _report(self, now: float) -> Iterator[Effect]:
         if not self.follower.changed and now < self._report_at:

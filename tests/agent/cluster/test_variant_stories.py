@@ -63,6 +63,15 @@ def test_a_shape_is_planned_once_in_haste_and_every_gateway_may_use_it() -> None
         assert [entry.name for entry in net.core(B).deployments] == ["net"]
 
 
+def test_a_shape_that_the_leader_itself_is_asked_for_is_planned_at_once() -> None:
+    for seed in range(3):
+        net = calm(seed=seed)
+        orders = orders_of(net)
+        net.want(net.core(A).leader, rows(2), 30)
+        net.run(0.001)  # No message of another member has come by then.
+        assert [order.awaited for order in orders] == [True]
+
+
 def test_a_new_shape_is_on_one_device_first_and_one_that_lasts_gets_a_better_plan() -> None:
     for seed in range(3):
         net = calm(seed=seed)

@@ -76,11 +76,20 @@ class Loading:
         """What it was to get ready for now."""
         self.prepared_ready = 0
         """Number of programs for which it was to get ready before."""
+        self.awaited: list[bool] = []
+        """Whether requests wait for the programs that it prepared."""
 
     def prepare(
-        self, deployment: str, model: str, program: Program, transfers: Sequence[Transfer]
+        self,
+        deployment: str,
+        model: str,
+        program: Program,
+        transfers: Sequence[Transfer],
+        *,
+        awaited: bool = False,
     ) -> RunnableProgram:
         self.prepared_ready += deployment in self.ready
+        self.awaited.append(awaited)
         return self.sessions.prepare(program, transfers)
 
     def release(self, prepared: Any) -> None:
@@ -259,6 +268,7 @@ def test_a_later_plan_shares_sessions_and_the_older_one_goes() -> None:
             bench.plans.load(order(epoch=epoch))
             assert (await bench.answer()).error == ""
             bench.plans.switch(SwitchTo("m", epoch))
+        assert bench.loading.awaited == [True, False]  # Requests wait for the first plan alone.
         assert bench.sessions.held == (2, 2)
         bench.plans.drop(DropPlan("m", EPOCH))
         active = bench.plans.active("m")
@@ -441,6 +451,7 @@ def test_variants_are_plans_of_their_own_and_go_with_their_deployment() -> None:
             bench.plans.load(order(deployment=name))
             await bench.answer()
             bench.plans.switch(SwitchTo(name, EPOCH))
+        assert bench.loading.awaited == [True, True, True]
         assert [epoch for epoch, _ in bench.plans.variants("m")] == [EPOCH, EPOCH]
         bench.plans.switch_off("m@1")
         assert bench.plans.active("m@1") is None and len(bench.plans.variants("m")) == 1

@@ -144,7 +144,9 @@ class FakeLoader:
     def __init__(self) -> None:
         self.loaded: list[Program] = []
 
-    def prepare(self, deployment: str, model: str, program: Program, transfers: Any) -> Any:
+    def prepare(
+        self, deployment: str, model: str, program: Program, transfers: Any, *, awaited: bool = False
+    ) -> Any:
         self.loaded.append(program)
 
     def release(self, prepared: Any) -> None: ...

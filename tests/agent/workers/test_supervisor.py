@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ from edgepart.planner.errors import (
 from edgepart.planner.plans.plan import Piece, Port, Program, Receive, Run, Segment
 from edgepart.planner.region import Array, Region
 from tests.agent import handmade
-from tests.waiting import eventually
+from tests.waiting import BOUND_S, eventually
 
 LOWEST = np.iinfo(np.int64).min
 """Divided by -1 it ends the process that divides."""
@@ -46,21 +47,25 @@ class Bench:
         self.store = Store(folder / "store")
         self.crashed: list[tuple[str, str, str]] = []
         self.told = threading.Event()
+        self.resting: Callable[[float], None] = lambda took_s: None
+        """What the device does after each session."""
         plan = handmade.split_plan()
         for ref in {w for p in plan.programs.values() for s in p.segments for w in s.weights}:
             self.store.put_bytes(handmade.read_weight(ref).tobytes())
         self.workers = Workers(
             WorkerSettings(self.store.root, folder / "compiled", compiled_bytes, 1, memory_bytes),
             1 << 33,
+            rest=lambda took_s: self.resting(took_s),
             crashed=self._crashed,
         )
 
     def _crashed(self, deployment: str, model: str, why: str) -> None:
         self.crashed.append((deployment, model, why))
 
-    def prepare(self, *segments: Segment, deployment: str = "net") -> RemoteProgram:
+    def prepare(self, *segments: Segment, deployment: str = "net", awaited: bool = False) -> RemoteProgram:
         steps: tuple[Receive | Run, ...] = (Receive(0), *(Run(n) for n in range(len(segments))))
-        return self.workers.prepare(deployment, "digest", Program("a", steps, segments, 0, 0), ())
+        program = Program("a", steps, segments, 0, 0)
+        return self.workers.prepare(deployment, "digest", program, (), awaited=awaited)
 
 
 @pytest.fixture
@@ -412,3 +417,50 @@ def test_no_worker_outlives_its_agent_that_was_just_starting_one(bench: Bench) -
     # Only the children themselves: agents that other tests share may run, with workers of their own.
     children = [one for one in psutil.Process().children() if one.status() != psutil.STATUS_ZOMBIE]
     assert not [child for child in children if "edgepart.agent.workers.worker" in child.cmdline()]
+
+
+def doubling() -> Segment:
+    node = helper.make_node("Add", ["x", "x"], ["y"])
+    return handmade.segment([node], [port("x", 2)], [port("y", 2)], dtype=TensorProto.INT64)
+
+
+def overtake(
+    bench: Bench, deployment: str, meanwhile: Callable[[], object] = lambda: None
+) -> tuple[RemoteProgram, Future[RemoteProgram]]:
+    """Load a program, and another one for which requests wait as soon as the first one has one of its two sessions. The
+    second session is not made before the other program is loaded."""
+    asked: list[Future[RemoteProgram]] = []
+    with ThreadPoolExecutor() as threads:
+
+        def ask(took_s: float) -> None:
+            if asked:
+                asked[0].result(BOUND_S)
+                return
+            asked.append(threads.submit(bench.prepare, doubling(), deployment=deployment, awaited=True))
+            eventually(lambda: bench.workers._turns.waiting)
+            meanwhile()
+
+        bench.resting = ask
+        return bench.prepare(counting(), division()), asked[0]
+
+
+@pytest.mark.parametrize("deployment", ["net", "other"])
+def test_what_requests_wait_for_comes_before_the_rest_of_a_program_that_is_being_loaded(
+    bench: Bench, deployment: str
+) -> None:
+    first, awaited = overtake(bench, deployment)
+    assert awaited.result().run(0, [np.array([3, 4])])[0].tolist() == [6, 8]
+    assert first.run(0, [np.array([3])])[0].tolist() == [24]
+    assert first.run(1, [np.full(2, 7), np.full(2, 2)])[0].tolist() == [3, 3]
+
+
+def test_a_worker_that_ends_while_another_program_comes_first_is_not_held_against_the_one_that_waits(
+    bench: Bench,
+) -> None:
+    serves = bench.prepare(division())
+    with suppress(Unavailable):  # Unless its end was seen before the other program was loaded.
+        first, _ = overtake(bench, "net", lambda: kill(serves))
+        assert first.run(0, [np.array([3])])[0].tolist() == [24]
+    assert bench.crashed == []
+    assert bench.prepare(doubling()).run(0, [np.array([3, 4])])[0].tolist() == [6, 8]
+    assert divide(serves, 7, 2) == [3, 3]
