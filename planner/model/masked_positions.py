@@ -39,13 +39,17 @@ def count_positions_in_mask(model: ModelProto) -> ModelProto:
     if MASK not in given or POSITIONS in given or min(opsets, default=0) < _LEAST_OPSET:
         return model
     pasts = {read for _, read in suggested_pairs([one.name for one in graph.output], given)}
-    counted: dict[str, str] = {}
-    for cast in list(_casts_of_positions(graph.node, pasts)):
-        positions = cast.input[0]
-        if positions not in counted:
-            counted[positions] = f"{COUNTED}.{len(counted)}"
-            graph.node.extend(_count_in_mask(positions, counted[positions]))
-        cast.input[0] = counted[positions]
+    casts = {cast.output[0] for cast in _casts_of_positions(graph.node, pasts)}
+    counted: dict[str, tuple[int, str]] = {}
+    for index, node in enumerate(graph.node):
+        if not casts.isdisjoint(node.output):
+            first = counted.setdefault(node.input[0], (index, f"{COUNTED}.{len(counted)}"))
+            node.input[0] = first[1]
+    for positions, (index, name) in reversed(counted.items()):
+        for made in reversed(list(_count_in_mask(positions, name))):
+            graph.node.insert(
+                index, made
+            )  # Where they are read, so that the operators of a layer stay together.
     return model
 
 

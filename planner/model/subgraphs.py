@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
+from heapq import heappop, heappush
 
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, defs, helper
 from onnx.inliner import inline_local_functions
@@ -47,8 +48,8 @@ def _defined_names(graph: GraphProto) -> set[str]:
 
 
 def sort_nodes(nodes: Sequence[NodeProto], known: Collection[str], where: str) -> list[NodeProto]:
-    """The nodes in an order in which each node comes after the nodes that it reads from; the file's order if
-    it is such an order.
+    """The nodes in an order in which each node comes after the nodes that it reads from: the file's order, as far as it is
+    such an order.
 
     Raises ModelError for a value that is written twice, a value that no node writes, and a cycle."""
     writer: dict[str, int] = {}
@@ -70,11 +71,24 @@ def sort_nodes(nodes: Sequence[NodeProto], known: Collection[str], where: str) -
     if all(other < index for index, others in enumerate(before) for other in others):
         return list(nodes)
     try:
-        return [nodes[index] for index in TopologicalSorter(dict(enumerate(before))).static_order()]
+        return [nodes[index] for index in _stable_order(before)]
     except CycleError as error:
         raise ModelError(
             f"{where}: {describe_node(nodes[error.args[1][0]])} depends on its own output"
         ) from error
+
+
+def _stable_order(before: Sequence[Sequence[int]]) -> Iterator[int]:
+    """Yields each index after those before it, and the smallest of all that may follow: operators that stand together
+    in the file, such as those of a layer, stay together. Raises CycleError."""
+    sorter = TopologicalSorter(dict(enumerate(before)))
+    sorter.prepare()
+    ready: list[int] = []
+    while sorter.is_active():
+        for index in sorter.get_ready():
+            heappush(ready, index)
+        yield (index := heappop(ready))
+        sorter.done(index)
 
 
 def live_nodes(nodes: Sequence[NodeProto], outputs: Sequence[str]) -> list[NodeProto]:

@@ -100,6 +100,7 @@ def test_a_prompt_is_read_in_blocks_by_a_model_that_puts_its_past_before_new_row
     assert len(set(expected)) > 10
     options = ("--context", "256", "--devices", "b,c", "--strategy", strategy, "--objective", "throughput")
     devices = deploy(trio, folder.path, NAME, *options)["devices"]
+    assert devices == ["b", "c"]  # Else the plan was tried, and found to be wrong.
 
     def count_steps() -> list[float]:
         return [served(trio.agents[name]) for name in devices]
