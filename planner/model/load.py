@@ -35,6 +35,7 @@ from edgepart.planner.model.external import skim_weights
 from edgepart.planner.model.flat_scales import give_scales_rows
 from edgepart.planner.model.graph import Constant, Graph, Operator, Tensor, check_graph
 from edgepart.planner.model.masked_positions import count_positions_in_mask
+from edgepart.planner.model.merged_decoder import decide
 from edgepart.planner.model.precompiled import explain_precompiled
 from edgepart.planner.model.quantised_activations import make_activations_unsigned
 from edgepart.planner.model.shape_inference import (
@@ -92,13 +93,14 @@ LARGEST_FILE = (1 << 31) - 1
 def load_graph(
     path: Path | bytes,
     *,
-    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    shapes: Mapping[str, tuple[int | None, ...]] | None = None,
     operators: Sequence[OperatorDescription] = (),
 ) -> Graph:
     """The model in a file (or given as bytes, without external data), with inputs of the given shapes. `operators` are
     descriptions beside those in the file.
 
-    A free dimension that `shapes` does not bind is taken as 1, and a note says so. Weights are not read.
+    A free dimension that `shapes` does not bind is taken as 1, and a note says so. One that it binds to None stays free.
+    Weights are not read.
     Raises ModelError if the model cannot be used, and UsageError if `shapes` does not fit its inputs."""
     return check_graph(_load(path, shapes or {}, operators))
 
@@ -118,11 +120,13 @@ def load_weights(path: Path | bytes) -> Mapping[str, Constant]:
 
 def _load(
     path: Path | bytes,
-    shapes: Mapping[str, tuple[int, ...]] | None,
+    shapes: Mapping[str, tuple[int | None, ...]] | None,
     operators: Sequence[OperatorDescription] = (),
 ) -> Graph:
     model, origin = _parse(path)
     _check_names(model.graph.node, origin.name)
+    if shapes is not None:
+        shapes = decide(model, shapes)
     own = ModelProto()
     own.CopyFrom(model)
     try:
@@ -154,7 +158,8 @@ def check_shapes(path: Path | bytes, shapes: Mapping[str, tuple[int, ...]]) -> N
     """Raises UsageError if the model's inputs do not accept these shapes, and ModelError if the model cannot
     be read. Fast, because only the inputs are looked at."""
     model, origin = _parse(path)
-    _Loader(model, origin, shapes).bind(inputs_of(model))
+    left = decide(model, shapes)
+    _Loader(model, origin, left).bind(inputs_of(model))
 
 
 def read_model(path: Path | bytes) -> ModelProto:
@@ -232,7 +237,7 @@ class _Loader:
 
     model: ModelProto
     origin: Origin
-    shapes: Mapping[str, tuple[int, ...]] | None
+    shapes: Mapping[str, tuple[int | None, ...]] | None
     """The user's shapes by input; None leaves free dimensions free."""
     functions: Mapping[tuple[str, str], bytes] = field(default_factory=dict)
     """The model's functions that are not written out (Graph.functions)."""
@@ -301,7 +306,7 @@ class _Loader:
                 self._bind_by_default(value.name, bound.tensor_type)
             self.types[value.name] = bound
 
-    def _bind_by_user(self, value: ValueInfoProto, bound: TypeProto, wanted: tuple[int, ...]) -> None:
+    def _bind_by_user(self, value: ValueInfoProto, bound: TypeProto, wanted: tuple[int | None, ...]) -> None:
         where = f"{self.origin.name}: input {value.name!r}"
         if not bound.HasField("tensor_type"):
             raise UsageError(f"{where} is not a tensor and takes no shape")
@@ -312,6 +317,8 @@ class _Loader:
             )
         for axis, extent in enumerate(wanted):
             dim = dims[axis] if axis < len(dims) else dims.add()
+            if extent is None:
+                continue
             fixed = dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else extent
             if symbol := _symbol(dim):
                 fixed = self.symbols.setdefault(symbol, extent)
