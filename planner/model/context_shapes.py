@@ -11,18 +11,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 from onnx import ModelProto, ValueInfoProto
 
 from edgepart.planner.errors import ModelError, UsageError
-from edgepart.planner.model.counted_positions import counted_positions
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import free_of, inputs_of, load_graph, read_model
 from edgepart.planner.model.masked_positions import COUNTED, MASK, POSITIONS
 from edgepart.planner.model.merged_decoder import ALWAYS, is_merged
 from edgepart.planner.model.states import Pair, find_states, suggested_pairs
+from edgepart.planner.model.weights import SMALL_BYTES
 from edgepart.planner.tdl.description import OperatorDescription
 
 Shapes = Mapping[str, tuple[int, ...]]
+
+_FLOATS = frozenset(["float", "float16", "bfloat16", "double"])
 
 
 def has_growing_states(path: Path | bytes) -> bool:
@@ -116,12 +119,27 @@ def _note_counting(graph: Graph) -> Graph:
 
 def _refuse_counting(graph: Graph, longer: Graph) -> None:
     """Raises ModelError if the model takes the number of rows of its past for the position of its token."""
-    if counted := next(counted_positions(graph, longer), None):
+    if counted := next(_counted_positions(graph, longer), None):
         raise ModelError(
             f"{graph.name}: it takes the number of rows in its past for the position of its token ({counted!r} depends on "
             f"it), and that number is the same in all steps here; export it with an input {POSITIONS!r}, or with the "
             "builder of onnxruntime-genai"
         )
+
+
+def _counted_positions(graph: Graph, longer: Graph) -> Iterator[str]:
+    """Yields the floating-point constants that operators read in both graphs, with the same shape and other values.
+    `longer` is the same model as `graph` with a longer past.
+
+    In a graph with bound shapes, positions that count the rows of the past are constants: the sines and cosines of a
+    rotation, or a row of a table. They change with the length of the past, and their shapes do not. Masks and shapes change
+    with it too, and rightly so. What masked_positions.py has changed is none."""
+    for name in dict.fromkeys(name for operator in graph.operators for name in operator.inputs):
+        one, other = graph.constants.get(name), longer.constants.get(name)
+        if one is None or other is None or one.dtype not in _FLOATS or one.nbytes > SMALL_BYTES:
+            continue
+        if one.shape == other.shape and not np.array_equal(one.load(), other.load()):
+            yield name
 
 
 def context_of_block(graph: Graph, context: int, rows: int) -> int | None:
