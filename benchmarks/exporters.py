@@ -59,8 +59,6 @@ NAMES = ("a", "b")
 WITHIN_S = 600.0
 BOTH_WITHIN_S = 20.0
 DEPLOYED = "tried"
-MOST_CHARACTERS = 300
-"""The longest reason in the table's notes."""
 REFUSALS = (Fail, InvalidArgument, RuntimeException)
 """What ONNX Runtime raises where a model does not take the rows of a step."""
 CRASHED = re.compile(r"Traceback|bug in edgepart|InternalError")
@@ -236,7 +234,7 @@ def _last_line(text: str, folder: Path = ROOT) -> str:
     'no such operator'
     """
     lines = [line.strip() for line in text.splitlines() if line.strip()] or ["nothing was said"]
-    return lines[-1].removeprefix("error: ").replace(f"{folder}/", "")[:MOST_CHARACTERS]
+    return lines[-1].removeprefix("error: ").replace(f"{folder}/", "")
 
 
 def trials_of(cases: Sequence[Case], folder: Path, environments: Mapping[str, Path]) -> Iterator[Trial]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from enum import StrEnum
+from textwrap import shorten
 
 from rich.table import Table
 
@@ -18,6 +19,10 @@ PROGRAMS: Mapping[str, str] = {"optimum": "optimum-onnx", "torch": "torch", "gen
 
 
 BEGIN, END = "<!-- figures: written by `make exporters` -->", "<!-- end of figures -->"
+
+
+MOST_CHARACTERS = 160
+"""The longest reason beside the table."""
 
 
 class Ending(StrEnum):
@@ -127,9 +132,9 @@ def tabled(trials: Mapping[str, Trial]) -> Table:
 def sentences(trials: Iterable[Trial]) -> Iterator[str]:
     """Yield what the table does not show: versions, reasons, and how prompts were read."""
     every = list(trials)
-    for exporter in dict.fromkeys(one.exporter for one in every):
-        found = dict.fromkeys(one.version for one in every if one.exporter == exporter and one.version)
-        yield f"{PROGRAMS[exporter]}: {', or '.join(found)}."
+    for version in dict.fromkeys(one.version for one in every if one.version):
+        programs = dict.fromkeys(PROGRAMS[one.exporter] for one in every if one.version == version)
+        yield f"{' and '.join(programs)}: {version}."
     texts = [one for one in every if one.tokens]
     for words, named in (
         ("Not read in blocks", [one for one in texts if not one.in_blocks]),
@@ -141,7 +146,8 @@ def sentences(trials: Iterable[Trial]) -> Iterator[str]:
     reasons: dict[str, list[str]] = {}
     for one in every:
         if one.why:
-            reasons.setdefault(f"{one.ending.value}: {one.why}", []).append(one.name)
+            why = shorten(one.why, MOST_CHARACTERS, placeholder=" ...")
+            reasons.setdefault(f"{one.ending.value}: {why}", []).append(one.name)
     for reason, names in reasons.items():
         yield f"{', '.join(names)}: {reason}"
 

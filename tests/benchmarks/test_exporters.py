@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
+from datetime import date
 from pathlib import Path
 
 import pytest
 from benchmarks.exporters_alone import PlainDecoder
 from benchmarks.exporters_cases import ARCHITECTURES, HEAD, VARIANTS, Case, Variant, all_cases
 from benchmarks.exporters_making import MAKERS
-from benchmarks.exporters_report import Ending, Trial, ending_of, sentences, tabled
+from benchmarks.exporters_report import Ending, Trial, ending_of, page, sentences, tabled
 from benchmarks.generation_bare import BareDecoder
 from benchmarks.machine import as_markdown
 
@@ -19,6 +20,7 @@ from edgepart.planner.errors import ClusterError
 from tests.processes.tiny_language import SIZE, tiny_language, tiny_optimum
 
 EXACT = Variant("optimum", "plain", "as it is", ("llama",))
+DAY = date(2026, 1, 2)
 ROUNDED = replace(EXACT, name="fp16", exact=False)
 EQUAL = Trial(
     "optimum-plain-llama",
@@ -34,7 +36,13 @@ EQUAL = Trial(
     version="optimum-onnx 0.1.0",
 )
 REFUSED = Trial(
-    "optimum-plain-gemma", "optimum", "plain", "gemma", Ending.REFUSED, why="no position_ids", version="0.1.0"
+    "optimum-plain-gemma",
+    "optimum",
+    "plain",
+    "gemma",
+    Ending.REFUSED,
+    why="no position_ids",
+    version="optimum-onnx 0.1.0",
 )
 NEAR = replace(
     EQUAL,
@@ -77,12 +85,21 @@ def test_sentences_say_what_the_table_does_not() -> None:
     alone = replace(EQUAL, name="optimum-plain-gpt2", in_blocks=False, kept_tokens=0, devices=("a",))
     said = list(sentences([EQUAL, REFUSED, alone]))
     assert said == [
-        "optimum-onnx: optimum-onnx 0.1.0, or 0.1.0.",
+        "optimum-onnx: optimum-onnx 0.1.0.",
         "Not read in blocks: optimum-plain-gpt2.",
         "A second turn read everything again: optimum-plain-gpt2.",
         "Computed by one device: optimum-plain-gpt2.",
         "optimum-plain-gemma: refused by edgepart: no position_ids",
     ]
+
+
+def test_the_page_has_the_table_and_the_sentences() -> None:
+    lines = page(
+        {EQUAL.name: EQUAL, REFUSED.name: replace(REFUSED, commit="abc", why="a < b")}, DAY
+    ).splitlines()
+    assert lines[1] == "Last written on 2026-01-02, at abc, no known commit."
+    assert lines[3] == "|  | equal | refused by edgepart |"
+    assert lines[-1] == "- optimum-plain-gemma: refused by edgepart: a &lt; b"
 
 
 @pytest.mark.parametrize("optimum", [True, False])
