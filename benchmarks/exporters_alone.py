@@ -36,6 +36,8 @@ class PlainDecoder:
         self._rows = rows if buffered else 0
         options = ort.SessionOptions()
         options.intra_op_num_threads, options.log_severity_level = 1, 3
+        # The builder says that some values have one row, in fp16. Memory that is planned by it ends a step of several.
+        options.enable_mem_reuse = options.enable_mem_pattern = False
         self._session: Any = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         self._inputs = {one.name: one for one in self._session.get_inputs()}
         self._outputs = [one.name for one in self._session.get_outputs()]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import mmap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -133,13 +133,24 @@ def _load(
         described = descriptions_of(model, operators)
         functions = take_functions(model, described.keys(), origin.name)
         whole = make_activations_unsigned(inline_functions(model, origin.name))
-        graph = _Loader(whole, origin, shapes, functions).graph()
+        loader = _Loader(whole, origin, shapes, functions)
+        graph = loader.graph()
+        _forget_shapes(own, loader.contradicted)
         graph = replace(graph, descriptions=described, functions=functions)
         return graph if shapes is None else replace(graph, whole=make_whole_model(own, origin, graph))
     except EdgepartError:
         raise
     except _FAULTS as error:
         raise ModelError(f"{origin.name}: is not a usable model: {error!r}") from error
+
+
+def _forget_shapes(model: ModelProto, names: Collection[str]) -> None:
+    """Takes what the file says of these values out of the model: ONNX Runtime plans its memory by it, and ends a request
+    where it is wrong (the builder of onnxruntime-genai writes one row for all rows in fp16)."""
+    left = [value for value in model.graph.value_info if value.name not in names]
+    if len(left) < len(model.graph.value_info):
+        del model.graph.value_info[:]
+        model.graph.value_info.extend(left)
 
 
 def _check_names(nodes: Iterable[NodeProto], model: str) -> None:
@@ -250,6 +261,8 @@ class _Loader:
     """Extents of symbolic dimensions that are bound, by name."""
     names: set[str] = field(default_factory=set)
     """Names of the operators so far."""
+    contradicted: set[str] = field(default_factory=set)
+    """Values of which the file says another shape than they have."""
 
     def graph(self) -> Graph:
         source = self.model.graph
@@ -435,6 +448,7 @@ class _Loader:
                 f"{self.origin.name}: {describe_node(node)}: the file says that {name!r} {fault.text}"
             )
         self.notes.append(f"{name}: the file says that it {fault.text}, and the latter was taken")
+        self.contradicted.add(name)
         del self.declared[name]
 
     def _make_scalars(self, node: NodeProto) -> None:
