@@ -154,8 +154,7 @@ def sentences(trials: Iterable[Trial]) -> Iterator[str]:
 
 def page(trials: Mapping[str, Trial], day: date) -> str:
     """Return the part of the document between `BEGIN` and `END`."""
-    commits = sorted({one.commit or "no known commit" for one in trials.values()})
-    lines = ["", f"Last written on {day}, at {', '.join(commits)}.", "", *as_markdown(tabled(trials)), ""]
+    lines = ["", f"Last written on {day}.", "", *as_markdown(tabled(trials)), ""]
     lines += [f"- {_cleaned(line)}" for line in sentences(trials.values())]
     return "\n".join([*lines, ""])
 

@@ -35,7 +35,7 @@ from edgepart.planner.model.external import skim_weights
 from edgepart.planner.model.flat_scales import give_scales_rows
 from edgepart.planner.model.graph import Constant, Graph, Operator, Tensor, check_graph
 from edgepart.planner.model.masked_positions import count_positions_in_mask
-from edgepart.planner.model.merged_decoder import decide
+from edgepart.planner.model.merged_decoder import decide, shapes_of_plan
 from edgepart.planner.model.precompiled import explain_precompiled
 from edgepart.planner.model.quantised_activations import make_activations_unsigned
 from edgepart.planner.model.shape_inference import (
@@ -103,6 +103,11 @@ def load_graph(
     Weights are not read.
     Raises ModelError if the model cannot be used, and UsageError if `shapes` does not fit its inputs."""
     return check_graph(_load(path, shapes or {}, operators))
+
+
+def load_planned(path: Path | bytes, bound: Mapping[str, tuple[int, ...]]) -> Graph:
+    """The graph of a plan whose inputs, all of them, have these shapes. Raises as `load_graph` does."""
+    return load_graph(path, shapes=shapes_of_plan(read_model(path), bound))
 
 
 def load_constants(path: Path | bytes) -> Mapping[str, Constant]:

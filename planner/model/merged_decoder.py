@@ -38,3 +38,9 @@ def decide(model: ModelProto, shapes: Shapes) -> Shapes:
     model.graph.input.extend(left)
     model.graph.initializer.append(helper.make_tensor(CACHE_BRANCH, TensorProto.BOOL, [1], [True]))
     return {name: shape for name, shape in shapes.items() if name != CACHE_BRANCH}
+
+
+def shapes_of_plan(model: ModelProto, bound: Mapping[str, tuple[int, ...]]) -> Mapping[str, tuple[int, ...]]:
+    """The shapes with which the graph of a plan is loaded again; `bound` are those of all its inputs. If the one of
+    a merged decoder is not among them, there always is a past."""
+    return {**bound, **ALWAYS} if is_merged(model) and CACHE_BRANCH not in bound else bound

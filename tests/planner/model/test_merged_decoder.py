@@ -12,7 +12,7 @@ from onnx import ModelProto, TensorProto, helper
 
 from edgepart.planner.errors import UsageError
 from edgepart.planner.model.context_shapes import load_with_context
-from edgepart.planner.model.load import check_shapes, load_graph
+from edgepart.planner.model.load import check_shapes, load_graph, load_planned
 from edgepart.planner.model.merged_decoder import ALWAYS, CACHE_BRANCH, is_merged
 from tests.planner.model.test_context_shapes import HEADS, SIZE, concatenating
 
@@ -48,6 +48,9 @@ def test_with_a_context_it_is_the_decoder_that_it_has_for_a_past(rows: int) -> N
     # Those who only have the deployment's shapes load the same.
     again = load_graph(merged().SerializeToString(), shapes=bound)
     assert again.operators == graph.operators
+    # So do those who only have a plan, and cut its weights out of the file.
+    planned = load_planned(merged().SerializeToString(), plainly)
+    assert planned.operators == graph.operators and planned.constants.keys() == graph.constants.keys()
 
 
 def test_a_device_that_computes_all_of_it_runs_the_branch_with_a_past() -> None:
