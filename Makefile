@@ -12,7 +12,7 @@ CPU_TORCH = $(PIP) install --retries 0 --extra-index-url https://download.pytorc
 # What `make lab` makes, as `python -m tests.lab --help` has it.
 LAB ?= --hosts 4 --slow 8 --rate 1gbit
 
-.PHONY: dist deb machines install-check rooms screenshots figures unequal coverage test-all demo test lint types tests lab lab-commands bench latency latency-slow-python latency-slower slow-python throughput weights engines links messages truth dominance placing placing-scale placing-proofs placing-tight climb search tofu optcnn bbgrap learned learned-seeds learning transports ciphers start memory replan failover chaos generation answers exports models docs cases emulators processors avx2 aarch64 arm fuzz load simulate third lock clean
+.PHONY: dist deb machines install-check rooms screenshots figures unequal coverage test-all demo test lint types tests lab lab-commands bench latency latency-slow-python latency-slower slow-python throughput weights engines links messages truth dominance placing placing-scale placing-proofs placing-tight climb search tofu optcnn bbgrap learned learned-seeds learning transports ciphers start memory replan failover chaos generation answers exports exporters models docs cases emulators processors avx2 aarch64 arm fuzz load simulate third lock clean
 .DEFAULT_GOAL := test
 # Tests start hundreds of processes, and each would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -289,6 +289,24 @@ $(TORCH)/.made: .venv/.dev
 
 exports: $(TORCH)/.made  ## the models that torch exports, in the cache of models; takes some minutes
 	$(TORCH)/bin/python -m benchmarks.exports
+
+# Exporters ask for other versions of transformers than each other, so each has an environment of its own.
+OPTIMUM := .venv/optimum
+$(OPTIMUM)/.made: .venv/.dev
+	$(PYTHON) -m venv $(OPTIMUM)
+	$(OPTIMUM)/bin/pip --quiet --disable-pip-version-check install optimum-onnx==0.1.0 transformers==4.57.6 'torch==2.13.*' onnxscript onnxruntime
+	touch $@
+
+GENAI := .venv/genai
+$(GENAI)/.made: .venv/.dev
+	$(PYTHON) -m venv $(GENAI)
+	$(GENAI)/bin/pip --quiet --disable-pip-version-check install onnxruntime-genai==0.18.0 transformers==5.24.0 'torch==2.13.*' onnx-ir onnxscript
+	touch $@
+
+EXPORTERS ?=
+
+exporters: $(OPTIMUM)/.made $(GENAI)/.made | results  ## language models of many exporters and architectures on real agents, and the table in docs/generation.md; goes on where it was stopped; takes twenty minutes
+	$(BIN)/python -m benchmarks.exporters --json results/exporters.json --docs docs/generation.md $(EXPORTERS)
 
 models: .venv/.dev  ## every model under every strategy on real agents, and the table in docs/models.md; goes on where it was stopped; takes hours
 	$(MAKE) exports || echo "models that torch exports are left out, but for those that were made before" >&2

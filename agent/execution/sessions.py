@@ -452,11 +452,15 @@ def weight_values(segment: Segment, read: WeightSource) -> dict[str, Weight]:
     return {ref.name: _weight_value(ref, read(ref)) for ref in segment.weights}
 
 
-def load_model(model: Path | bytes, *, level: Any = None, threads: int = 0) -> LoadedModel:
-    """One session over a whole model. Its answers are those that every plan's answers are compared with. Raises ModelError
-    if ONNX Runtime refuses the model."""
+def load_model(
+    model: Path | bytes, *, level: Any = None, threads: int = 0, beside: Path | None = None
+) -> LoadedModel:
+    """One session over a whole model. Its answers are those that every plan's answers are compared with. `beside` is the
+    folder of the external data of a model that is given as bytes. Raises ModelError if ONNX Runtime refuses the model."""
     source, called = (model, "the model") if isinstance(model, bytes) else (str(model), model.name)
     options = session_options(threads, {}, level)
+    if beside is not None:
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(beside))
     try:
         session = make_session(source, options)
     except ORT_ERRORS as error:

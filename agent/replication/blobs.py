@@ -303,11 +303,11 @@ class BlobFetcher:
         names = [name for name in plan.constant_outputs if name not in {info.name for info in plan.inputs}]
         if not names:
             return {}
-        from edgepart.planner.model.load import load_graph  # Imported here, because few models need it.
+        from edgepart.planner.model.load import load_planned  # Imported here, because few models need it.
 
         await self.model(plan.model_digest, sources)
         path = self._store.model_path(plan.model_digest)
-        graph = await asyncio.to_thread(load_graph, path, shapes=shapes)
+        graph = await asyncio.to_thread(load_planned, path, shapes)
         return {name: await asyncio.to_thread(graph.constants[name].load) for name in names}
 
     async def _blob(

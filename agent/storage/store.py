@@ -364,7 +364,7 @@ class Store:
     def _constant(self, source: Source) -> Constant | None:
         """Return the constant of a stored model; None if the model has no constant of that name."""
         # Imported here because it takes much memory, which an agent that cuts no blobs need not spend.
-        from edgepart.planner.model.load import load_constants, load_graph, load_weights
+        from edgepart.planner.model.load import load_constants, load_planned, load_weights
 
         path = self.model_path(source.model)
         weights = _remember(self._weights, source.model, lambda: load_weights(path))
@@ -374,7 +374,7 @@ class Store:
         if source.constant in constants or not source.shapes:
             return constants.get(source.constant)
         key = (source.model, repr(sorted(source.shapes.items())))
-        graph = _remember(self._graphs, key, lambda: load_graph(path, shapes=source.shapes))
+        graph = _remember(self._graphs, key, lambda: load_planned(path, source.shapes))
         return graph.constants.get(source.constant)
 
 

@@ -5,7 +5,7 @@ The tolerance follows from the model alone, so that it holds on every processor:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from edgepart.agent.verify.same_answer import (
     random_outputs,
     tolerance_for,
 )
+from edgepart.agent.verify.served_model import served_model
 from edgepart.agent.wire.dtypes import element_dtype
 from edgepart.planner.model.graph import Graph, State, Tensor
 from edgepart.planner.plans.plan import KeptState
@@ -31,6 +32,13 @@ def run_alone(model: Path | bytes, inputs: Values) -> dict[str, Any]:
 
     Raises ModelError and RequestError if ONNX Runtime does not take the model or the inputs."""
     return _run(load_model(model), inputs)
+
+
+def load_served(model: Path | bytes, inputs: Collection[str]) -> LoadedModel:
+    """One session over the model that is served of a file, with these inputs. Raises ModelError."""
+    served = served_model(model, inputs)
+    beside = model.resolve().parent if isinstance(model, Path) and isinstance(served, bytes) else None
+    return load_model(served, beside=beside)
 
 
 def _run(session: LoadedModel, inputs: Values) -> dict[str, Any]:
@@ -69,7 +77,7 @@ def make_references(model: Path | bytes, graph: Graph, steps: Sequence[Values]) 
     """The references of the steps of one sequence, whose inputs are `steps`: the session gets the graph's states back as it
     left them, and zeros at first. Steps after one that leaves a random state have no reference. Raises ModelError and
     RequestError as `make_reference` does."""
-    session, tolerance = load_model(model), tolerance_for(graph)
+    session, tolerance = load_served(model, graph.inputs), tolerance_for(graph)
     states = {one.input: _zeros(graph.tensors[one.input]) for one in graph.states}
     found = []
     for inputs in steps:

@@ -109,19 +109,20 @@ def _read(data: bytes) -> dict[str, Any]:
 def run_reference_process(questions: Connection[Any, Any], store: Path, idle_s: float) -> None:
     """Run the process: answer questions until none comes for `idle_s`, or the agent is gone."""
     # Imported here because these import ONNX Runtime, which does not belong in the agent's own process.
-    from edgepart.agent.execution.sessions import LoadedModel, load_model
-    from edgepart.agent.verify.reference import answer_last
+    from edgepart.agent.execution.sessions import LoadedModel
+    from edgepart.agent.verify.reference import answer_last, load_served
 
     lower_priority(BESIDE_NICENESS)
     models = Store(store, alone=False)
-    made: tuple[str, LoadedModel] | None = None
+    made: tuple[tuple[str, frozenset[str]], LoadedModel] | None = None
     try:
         while questions.poll(idle_s):
             model, steps, memory_bytes, states = questions.recv()
             try:
                 limit_own_memory(memory_bytes)
-                if made is None or made[0] != model:
-                    made = model, load_model(models.model_path(model))
+                names = frozenset([*steps[0], *(one.input.name for one in states)])
+                if made is None or made[0] != (model, names):
+                    made = (model, names), load_served(models.model_path(model), names)
                 answer = _pack("", answer_last(made[1], steps, states))
             except (EdgepartError, MemoryError) as error:
                 answer = _pack(str(error) or "it was refused more memory", {})

@@ -11,6 +11,8 @@ __all__ = [
     "digests",
     "graph",
     "load",
+    "masked_positions",
+    "merged_decoder",
     "protos",
     "stateful",
     "states",

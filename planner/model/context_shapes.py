@@ -11,17 +11,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 from onnx import ModelProto, ValueInfoProto
 
 from edgepart.planner.errors import ModelError, UsageError
-from edgepart.planner.model.counted_positions import counted_positions
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import free_of, inputs_of, load_graph, read_model
 from edgepart.planner.model.masked_positions import COUNTED, MASK, POSITIONS
+from edgepart.planner.model.merged_decoder import ALWAYS, is_merged
 from edgepart.planner.model.states import Pair, find_states, suggested_pairs
+from edgepart.planner.model.weights import SMALL_BYTES
 from edgepart.planner.tdl.description import OperatorDescription
 
 Shapes = Mapping[str, tuple[int, ...]]
+
+_FLOATS = frozenset(["float", "float16", "bfloat16", "double"])
 
 
 def has_growing_states(path: Path | bytes) -> bool:
@@ -60,18 +64,19 @@ def load_with_context(
     if not growing:
         raise UsageError("--context: no state of this model grows from step to step; leave the option out")
     totals = _totals(model, {output: growing[read] for output, read in pairs if read in growing})
+    always = ALWAYS if is_merged(model) else {}
 
     def fit(past: int, total: int) -> dict[str, tuple[int, ...]]:
         made = {one.name: _shape(one, growing, totals, (batch, past, total, rows)) for one in inputs}
-        return {name: shape for name, shape in made.items() if shape}
+        return {**{name: shape for name, shape in made.items() if shape}, **always}
 
     fault: ModelError | None = None
     for past in (context, context - rows):
         fitting = fit(past, context)
         bound = {**fitting, **shapes}
         try:
-            graph = load_graph(path, shapes=bound, operators=operators)
-            if written_so := dict(_as_written(graph, pairs, growing)):
+            graph = _load_open(path, bound, growing, operators)
+            if written_so := dict(_as_written(graph, bound, pairs, growing)):
                 bound |= written_so
                 graph = load_graph(path, shapes=bound, operators=operators)
             graph = find_states(graph)
@@ -84,6 +89,7 @@ def load_with_context(
         if len(ends) == len(growing) and all(end is not None and end[axis] == context for end, axis in ends):
             if 0 < past < context and POSITIONS not in bound:
                 longer = dict(fit(past + 1, context + 1).items() - fitting.items())
+                longer |= {name: _lengthened(bound[name], axis) for name, axis in growing.items()}
                 _refuse_counting(graph, load_graph(path, shapes={**bound, **longer}, operators=operators))
             return _note_counting(graph), bound
     name = path.name if isinstance(path, Path) else "model"
@@ -113,12 +119,27 @@ def _note_counting(graph: Graph) -> Graph:
 
 def _refuse_counting(graph: Graph, longer: Graph) -> None:
     """Raises ModelError if the model takes the number of rows of its past for the position of its token."""
-    if counted := next(counted_positions(graph, longer), None):
+    if counted := next(_counted_positions(graph, longer), None):
         raise ModelError(
             f"{graph.name}: it takes the number of rows in its past for the position of its token ({counted!r} depends on "
             f"it), and that number is the same in all steps here; export it with an input {POSITIONS!r}, or with the "
             "builder of onnxruntime-genai"
         )
+
+
+def _counted_positions(graph: Graph, longer: Graph) -> Iterator[str]:
+    """Yields the floating-point constants that operators read in both graphs, with the same shape and other values.
+    `longer` is the same model as `graph` with a longer past.
+
+    In a graph with bound shapes, positions that count the rows of the past are constants: the sines and cosines of a
+    rotation, or a row of a table. They change with the length of the past, and their shapes do not. Masks and shapes change
+    with it too, and rightly so. What masked_positions.py has changed is none."""
+    for name in dict.fromkeys(name for operator in graph.operators for name in operator.inputs):
+        one, other = graph.constants.get(name), longer.constants.get(name)
+        if one is None or other is None or one.dtype not in _FLOATS or one.nbytes > SMALL_BYTES:
+            continue
+        if one.shape == other.shape and not np.array_equal(one.load(), other.load()):
+            yield name
 
 
 def context_of_block(graph: Graph, context: int, rows: int) -> int | None:
@@ -143,13 +164,38 @@ def _growing(before: ValueInfoProto, after: ValueInfoProto) -> Iterator[int]:
         yield found[0]
 
 
+def _lengthened(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
+    return (*shape[:axis], shape[axis] + 1, *shape[axis + 1 :])
+
+
+def _load_open(
+    path: Path | bytes, bound: Shapes, growing: Mapping[str, int], operators: Sequence[OperatorDescription]
+) -> Graph:
+    """The graph with these shapes. If they do not fit, because an axis of a state is free that does not grow, the graph in
+    which these axes are free. Raises ModelError."""
+    try:
+        return load_graph(path, shapes=bound, operators=operators)
+    except ModelError:
+        free = {value.name: free_of(value.type) or () for value in inputs_of(read_model(path))}
+        opened = {
+            name: tuple(
+                extent if fixed is None or axis in (0, growing[name]) else None
+                for axis, (fixed, extent) in enumerate(zip(free[name], bound[name], strict=True))
+            )
+            for name in growing
+        }
+        if all(None not in shape for shape in opened.values()):
+            raise
+        return load_graph(path, shapes={**bound, **opened}, operators=operators)
+
+
 def _as_written(
-    graph: Graph, pairs: Sequence[Pair], growing: Mapping[str, int]
+    graph: Graph, bound: Shapes, pairs: Sequence[Pair], growing: Mapping[str, int]
 ) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Yields the growing states of which an axis that is free, and does not grow, has another extent in what is written
     (the size of a head, which ONNX Runtime's builder gives a name): each with the shape that it then has to have."""
     for output, read in pairs:
-        before, after = graph.shape_of(read), graph.shape_of(output)
+        before, after = bound.get(read), graph.shape_of(output)
         if read not in growing or before is None or after is None or len(before) != len(after):
             continue
         kept = [name is None or axis in (0, growing[read]) for axis, name in enumerate(graph.free[read])]

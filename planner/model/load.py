@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import mmap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from edgepart.planner.model.external import skim_weights
 from edgepart.planner.model.flat_scales import give_scales_rows
 from edgepart.planner.model.graph import Constant, Graph, Operator, Tensor, check_graph
 from edgepart.planner.model.masked_positions import count_positions_in_mask
+from edgepart.planner.model.merged_decoder import decide, shapes_of_plan
 from edgepart.planner.model.precompiled import explain_precompiled
 from edgepart.planner.model.quantised_activations import make_activations_unsigned
 from edgepart.planner.model.shape_inference import (
@@ -92,15 +93,21 @@ LARGEST_FILE = (1 << 31) - 1
 def load_graph(
     path: Path | bytes,
     *,
-    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    shapes: Mapping[str, tuple[int | None, ...]] | None = None,
     operators: Sequence[OperatorDescription] = (),
 ) -> Graph:
     """The model in a file (or given as bytes, without external data), with inputs of the given shapes. `operators` are
     descriptions beside those in the file.
 
-    A free dimension that `shapes` does not bind is taken as 1, and a note says so. Weights are not read.
+    A free dimension that `shapes` does not bind is taken as 1, and a note says so. One that it binds to None stays free.
+    Weights are not read.
     Raises ModelError if the model cannot be used, and UsageError if `shapes` does not fit its inputs."""
     return check_graph(_load(path, shapes or {}, operators))
+
+
+def load_planned(path: Path | bytes, bound: Mapping[str, tuple[int, ...]]) -> Graph:
+    """The graph of a plan whose inputs, all of them, have these shapes. Raises as `load_graph` does."""
+    return load_graph(path, shapes=shapes_of_plan(read_model(path), bound))
 
 
 def load_constants(path: Path | bytes) -> Mapping[str, Constant]:
@@ -118,24 +125,37 @@ def load_weights(path: Path | bytes) -> Mapping[str, Constant]:
 
 def _load(
     path: Path | bytes,
-    shapes: Mapping[str, tuple[int, ...]] | None,
+    shapes: Mapping[str, tuple[int | None, ...]] | None,
     operators: Sequence[OperatorDescription] = (),
 ) -> Graph:
     model, origin = _parse(path)
     _check_names(model.graph.node, origin.name)
+    if shapes is not None:
+        shapes = decide(model, shapes)
     own = ModelProto()
     own.CopyFrom(model)
     try:
         described = descriptions_of(model, operators)
         functions = take_functions(model, described.keys(), origin.name)
         whole = make_activations_unsigned(inline_functions(model, origin.name))
-        graph = _Loader(whole, origin, shapes, functions).graph()
+        loader = _Loader(whole, origin, shapes, functions)
+        graph = loader.graph()
+        _forget_shapes(own, loader.contradicted)
         graph = replace(graph, descriptions=described, functions=functions)
         return graph if shapes is None else replace(graph, whole=make_whole_model(own, origin, graph))
     except EdgepartError:
         raise
     except _FAULTS as error:
         raise ModelError(f"{origin.name}: is not a usable model: {error!r}") from error
+
+
+def _forget_shapes(model: ModelProto, names: Collection[str]) -> None:
+    """Takes what the file says of these values out of the model: ONNX Runtime plans its memory by it, and ends a request
+    where it is wrong (the builder of onnxruntime-genai writes one row for all rows in fp16)."""
+    left = [value for value in model.graph.value_info if value.name not in names]
+    if len(left) < len(model.graph.value_info):
+        del model.graph.value_info[:]
+        model.graph.value_info.extend(left)
 
 
 def _check_names(nodes: Iterable[NodeProto], model: str) -> None:
@@ -154,7 +174,8 @@ def check_shapes(path: Path | bytes, shapes: Mapping[str, tuple[int, ...]]) -> N
     """Raises UsageError if the model's inputs do not accept these shapes, and ModelError if the model cannot
     be read. Fast, because only the inputs are looked at."""
     model, origin = _parse(path)
-    _Loader(model, origin, shapes).bind(inputs_of(model))
+    left = decide(model, shapes)
+    _Loader(model, origin, left).bind(inputs_of(model))
 
 
 def read_model(path: Path | bytes) -> ModelProto:
@@ -232,7 +253,7 @@ class _Loader:
 
     model: ModelProto
     origin: Origin
-    shapes: Mapping[str, tuple[int, ...]] | None
+    shapes: Mapping[str, tuple[int | None, ...]] | None
     """The user's shapes by input; None leaves free dimensions free."""
     functions: Mapping[tuple[str, str], bytes] = field(default_factory=dict)
     """The model's functions that are not written out (Graph.functions)."""
@@ -245,6 +266,8 @@ class _Loader:
     """Extents of symbolic dimensions that are bound, by name."""
     names: set[str] = field(default_factory=set)
     """Names of the operators so far."""
+    contradicted: set[str] = field(default_factory=set)
+    """Values of which the file says another shape than they have."""
 
     def graph(self) -> Graph:
         source = self.model.graph
@@ -301,7 +324,7 @@ class _Loader:
                 self._bind_by_default(value.name, bound.tensor_type)
             self.types[value.name] = bound
 
-    def _bind_by_user(self, value: ValueInfoProto, bound: TypeProto, wanted: tuple[int, ...]) -> None:
+    def _bind_by_user(self, value: ValueInfoProto, bound: TypeProto, wanted: tuple[int | None, ...]) -> None:
         where = f"{self.origin.name}: input {value.name!r}"
         if not bound.HasField("tensor_type"):
             raise UsageError(f"{where} is not a tensor and takes no shape")
@@ -312,6 +335,8 @@ class _Loader:
             )
         for axis, extent in enumerate(wanted):
             dim = dims[axis] if axis < len(dims) else dims.add()
+            if extent is None:
+                continue
             fixed = dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else extent
             if symbol := _symbol(dim):
                 fixed = self.symbols.setdefault(symbol, extent)
@@ -428,6 +453,7 @@ class _Loader:
                 f"{self.origin.name}: {describe_node(node)}: the file says that {name!r} {fault.text}"
             )
         self.notes.append(f"{name}: the file says that it {fault.text}, and the latter was taken")
+        self.contradicted.add(name)
         del self.declared[name]
 
     def _make_scalars(self, node: NodeProto) -> None:

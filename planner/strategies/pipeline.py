@@ -28,10 +28,10 @@ def candidates(study: Study) -> Iterator[Strategy]:
         made += 1
         yield strategy
     if not made:
+        several = len(study.memo.by_speed) > 1
+        because = "there is no place to part the model for several devices; " if several else ""
         for device in study.memo.by_speed:
-            yield run_alone(
-                study, device, "pipeline", "there is no place to part the model for several devices; "
-            )
+            yield run_alone(study, device, "pipeline", because)
 
 
 def place_in_stages(study: Study, name: str = "pipeline", devices: Sequence[str] = ()) -> Iterator[Strategy]:

@@ -15,7 +15,10 @@ from edgepart.agent.verify import reference_process
 from edgepart.agent.verify.reference_process import ReferenceProcess
 from edgepart.planner.errors import RequestError, Unavailable
 from edgepart.planner.model.load import model_files
+from edgepart.planner.plans.plan import KeptState, ValueInfo
 from tests.agent.host.children import running
+from tests.planner.model.test_context_shapes import HEADS, SIZE
+from tests.planner.model.test_merged_decoder import merged
 
 ROOM_BYTES = 1 << 32
 BOUND_S = 60.0
@@ -52,6 +55,21 @@ def test_outputs_that_are_random_are_left_out(asked: tuple[ReferenceProcess, Sto
     judge, store = asked
     model = stored(store, tmp_path, helper.make_node("RandomNormalLike", ["x"], ["y"]))
     assert judge.answer(model, [{"x": np.ones(8, np.float32)}], ROOM_BYTES, BOUND_S) == {}
+
+
+def test_a_merged_decoder_answers_with_the_branch_that_has_a_past(
+    asked: tuple[ReferenceProcess, Store], tmp_path: Path
+) -> None:
+    judge, store = asked
+    onnx.save_model(merged(), tmp_path / "model.onnx")
+    model = store.put_model(model_files(tmp_path / "model.onnx"))
+    state = KeptState(
+        ValueInfo("past_key_values.0.key", "float", (1, HEADS, 2, SIZE)), "present.0.key", grows=2
+    )
+    x = np.ones((1, 1, HEADS * SIZE), np.float32)
+    steps = [{"x": x, "attention_mask": np.ones((1, 3), np.int64)}] * 2
+    answer = judge.answer(model, steps, ROOM_BYTES, BOUND_S, [state])
+    assert answer["y"].tolist() == [[0.0, HEADS * SIZE, HEADS * SIZE]]
 
 
 def test_what_the_model_does_not_take_is_said(asked: tuple[ReferenceProcess, Store], tmp_path: Path) -> None:

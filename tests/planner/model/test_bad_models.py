@@ -219,6 +219,15 @@ def test_a_shape_that_the_file_has_wrong_is_the_operators_and_said_so() -> None:
     )
 
 
+@pytest.mark.parametrize(("shape", "left"), [((7, 7), []), ((4, 6), ["h"])])
+def test_a_device_that_computes_all_of_it_is_not_told_a_shape_that_is_wrong(
+    shape: tuple[int, ...], left: list[str]
+) -> None:
+    graph = load_graph(lying("h", shape).SerializeToString())
+    assert graph.whole is not None
+    assert [one.name for one in ModelProto.FromString(graph.whole.model).graph.value_info] == left
+
+
 def test_an_output_that_the_file_has_wrong_is_planned_as_it_is() -> None:
     model = changed(plain("Relu"), lambda m: m.graph.output[0].CopyFrom(value("y", (3,))))
     graph = load_graph(model.SerializeToString())

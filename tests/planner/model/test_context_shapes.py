@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
@@ -32,9 +33,10 @@ def decoder(
     return bytes(helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString())
 
 
-def concatenating(total: str = "past_sequence_length + sequence_length") -> bytes:
-    """As optimum writes it: the past is put before the new rows, and the mask says which rows count."""
-    past: list[int | str] = ["batch_size", HEADS, "past_sequence_length", SIZE]
+def concatenating(total: str = "past_sequence_length + sequence_length", named: str = "") -> bytes:
+    """As optimum writes it: the past is put before the new rows, and the mask says which rows count. The size of a head may
+    have a name, too."""
+    past: list[int | str] = ["batch_size", HEADS, "past_sequence_length", named or SIZE]
     nodes = [
         helper.make_node("Reshape", ["x", "heads"], ["split"]),
         helper.make_node("Transpose", ["split"], ["new"], perm=[0, 2, 1, 3]),
@@ -50,7 +52,7 @@ def concatenating(total: str = "past_sequence_length + sequence_length") -> byte
             "attention_mask": (INT, ["batch_size", total]),
             "past_key_values.0.key": (FLOAT, past),
         },
-        {"y": (FLOAT, ["batch_size", total]), "present.0.key": (FLOAT, [*past[:2], total, SIZE])},
+        {"y": (FLOAT, ["batch_size", total]), "present.0.key": (FLOAT, [*past[:2], total, named or SIZE])},
         {"heads": np.array([0, 0, HEADS, SIZE]), "axes": np.array([1, 3])},
     )
 
@@ -146,6 +148,23 @@ def test_a_state_whose_head_has_a_named_size_has_the_size_that_is_written(rows: 
     plain, plainly = load_with_context(buffered(), {}, 16, rows)
     assert has_growing_states(model) and bound == plainly and graph.states == plain.states and not graph.notes
     assert graph.shape_of("past_key_values.0.key") == (1, HEADS, 16, SIZE)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_so_has_one_that_is_put_before_new_rows_and_fits_no_other_size(rows: int) -> None:
+    graph, bound = load_with_context(concatenating(named="kv_cache_dim"), {}, 16, rows)
+    plain, plainly = load_with_context(concatenating(), {}, 16, rows)
+    assert bound == plainly and graph.states == plain.states and not graph.notes
+    assert graph.shape_of("past_key_values.0.key") == (1, HEADS, 16 - rows, SIZE)
+
+
+def test_a_model_that_fits_no_size_is_refused() -> None:
+    model = onnx.load_from_string(concatenating(named="kv_cache_dim"))
+    model.graph.node.append(helper.make_node("Add", ["x", "no_such_shape"], ["z"]))
+    model.graph.initializer.append(numpy_helper.from_array(np.ones(5, np.float32), "no_such_shape"))
+    model.graph.output.append(helper.make_tensor_value_info("z", FLOAT, None))
+    with pytest.raises(ModelError, match="the shapes of its inputs do not fit"):
+        load_with_context(model.SerializeToString(), {}, 16)
 
 
 def test_each_state_grows_along_its_own_axis_in_whatever_order_they_stand() -> None:

@@ -73,6 +73,12 @@ def test_squeezenet_in_stages_answers_almost_as_many_as_its_devices_could() -> N
         assert f"{format_figure(times)}x as many requests as d0 alone" in made.why
 
 
+def test_one_device_is_no_reason_to_say_that_the_model_has_no_place_to_part_it() -> None:
+    graph = load_graph(light("squeezenet"))
+    made, _, _ = choose_plan(Problem(graph, cluster(1e9), "d0", "throughput"), "pipeline")
+    assert set(made.programs) == {"d0"} and "no place to part" not in made.why
+
+
 def test_stages_follow_the_devices_memory() -> None:
     graph = load_graph(light("squeezenet"))
     weights = sum(constant.nbytes for constant in graph.constants.values())
