@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import mmap
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -85,6 +85,10 @@ _FAULTS = (
 )
 """The exceptions that protobuf, onnx and numpy raise for files that are not models. This module turns them
 into ModelError."""
+
+MOST_CONTRADICTIONS = 3
+"""As many values whose shapes the file has wrong get a note each. An exporter that has one wrong often has ten wrong in each
+layer."""
 
 LARGEST_FILE = (1 << 31) - 1
 """The largest model file in bytes: protobuf reads no more in one message."""
@@ -452,8 +456,9 @@ class _Loader:
             raise ModelError(
                 f"{self.origin.name}: {describe_node(node)}: the file says that {name!r} {fault.text}"
             )
-        self.notes.append(f"{name}: the file says that it {fault.text}, and the latter was taken")
         self.contradicted.add(name)
+        if len(self.contradicted) <= MOST_CONTRADICTIONS:
+            self.notes.append(f"{name}: the file says that it {fault.text}, and the latter was taken")
         del self.declared[name]
 
     def _make_scalars(self, node: NodeProto) -> None:
@@ -545,9 +550,14 @@ class _Loader:
             operators=tuple(reversed(kept)),
             opset_imports=dict(self.imports),
             ir_version=self.model.ir_version,
-            notes=tuple(self.notes),
+            notes=(*self.notes, *self._count_contradictions()),
             free=self._free_of(inputs, outputs, tensors),
         )
+
+    def _count_contradictions(self) -> Iterator[str]:
+        """Yields a note on the values whose shapes the file has wrong, beyond those that have notes of their own."""
+        if (more := len(self.contradicted) - MOST_CONTRADICTIONS) > 0:
+            yield f"the file has the shapes of {more} more values wrong, too"
 
     def _free_of(
         self, inputs: tuple[str, ...], outputs: tuple[str, ...], tensors: Mapping[str, Tensor]

@@ -20,6 +20,7 @@ from edgepart.agent.quantise.samples import MADE_UP, MOST_TOKENS, same_tokens
 from edgepart.agent.wire.inference import DeployOptions
 from edgepart.planner.errors import ModelError
 from tests.agent.quantise.models import SIDE, matrix, mixed, model_of, saved
+from tests.planner.model.test_merged_decoder import merged
 
 
 @pytest.mark.parametrize(
@@ -143,3 +144,10 @@ def test_without_a_tokenizer_package_tokens_are_made_up_and_the_user_is_told(
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     samples = choose_samples(path, tmp_path / "tokenizer.json", DeployOptions(), None)
     assert samples.about.startswith("96 made-up tokens (a text needs the package tokenizers")
+
+
+def test_a_merged_decoder_is_compared_as_it_is_served_with_its_caches(tmp_path: Path) -> None:
+    path = saved(merged(), tmp_path / "m.onnx")
+    told = answer_as_it_was(path, None, DeployOptions(context=16), None, tmp_path)
+    assert told["steps"] == MADE_UP
+    assert compare_with(path, told, tmp_path).error == 0

@@ -219,6 +219,15 @@ def test_a_shape_that_the_file_has_wrong_is_the_operators_and_said_so() -> None:
     )
 
 
+def test_many_shapes_that_the_file_has_wrong_are_counted() -> None:
+    names = ["x", *(f"h{number}" for number in range(9)), "y"]
+    model = one([node("Relu", before, after) for before, after in pairwise(names)], (4, 6))
+    model.graph.value_info.extend(value(name, (7, 7), 1) for name in names[1:-1])
+    *each, last = load_graph(model.SerializeToString()).notes
+    assert [note.split(":")[0] for note in each] == ["h0", "h1", "h2"]
+    assert last == "the file has the shapes of 6 more values wrong, too"
+
+
 @pytest.mark.parametrize(("shape", "left"), [((7, 7), []), ((4, 6), ["h"])])
 def test_a_device_that_computes_all_of_it_is_not_told_a_shape_that_is_wrong(
     shape: tuple[int, ...], left: list[str]
