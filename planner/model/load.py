@@ -87,8 +87,7 @@ _FAULTS = (
 into ModelError."""
 
 MOST_CONTRADICTIONS = 3
-"""As many values whose shapes the file has wrong get a note each. An exporter that has one wrong often has ten wrong in each
-layer."""
+"""As many values whose shapes the file has wrong get a note each; an exporter may have ten of each layer wrong."""
 
 LARGEST_FILE = (1 << 31) - 1
 """The largest model file in bytes: protobuf reads no more in one message."""
