@@ -167,7 +167,9 @@ class LoadedPlans:
             self._loaded(PlanLoaded(*key))
             return
         self._executor.retire(*key)
-        if not isinstance(error, EdgepartError):
+        if isinstance(error, EdgepartError):
+            log.warning("plan %s of %s is not loaded: %s", key[1], key[0], error)
+        else:
             log.error("loading plan %s of %s", key[1], key[0], exc_info=error)
         self._loaded(PlanLoaded(*key, error=str(error) or repr(error)))
 

@@ -105,6 +105,16 @@ def choose_left_out(nodes: Collection[str], broken: Collection[tuple[str, str]])
     return left_out
 
 
+@dataclass(frozen=True, slots=True)
+class _Avoided:
+    """A device that is left out."""
+
+    until: float
+    span_s: float
+    """For how long it is left out."""
+    why: str
+
+
 class ReplanPolicy:
     """The plans that one deployment may move to."""
 
@@ -125,18 +135,24 @@ class ReplanPolicy:
         self._hold_s = timing.hold_s
         self._retry_at = -math.inf
         self._retry_s = timing.retry_s
-        self._avoided: dict[str, tuple[float, float]] = {}  # node: (until, for how long)
+        self._avoided: dict[str, _Avoided] = {}
         self._again: dict[PlanKey, tuple[float, float]] = {}
         """For refuges whose planning failed for a reason that may pass: when it is tried again, and after how long."""
 
-    def avoid(self, node: str, now: float) -> None:
-        """Leave out a device that could not load its program, twice as long each time."""
-        _, span_s = self._avoided.get(node, (0.0, self._timing.avoid_s / 2))
-        span_s = min(2 * span_s, self._timing.most_avoid_s)
-        self._avoided[node] = (now + span_s, span_s)
+    def avoid(self, node: str, now: float, why: str) -> None:
+        """Leave out a device that could not load its program, twice as long each time. `why` is a sentence."""
+        before = self._avoided.get(node)
+        span_s = 2 * before.span_s if before else self._timing.avoid_s
+        span_s = min(span_s, self._timing.most_avoid_s)
+        self._avoided[node] = _Avoided(now + span_s, span_s, why)
 
     def devices_to_avoid(self, now: float) -> set[str]:
-        return {node for node, (until, _) in self._avoided.items() if now < until}
+        return {node for node, one in self._avoided.items() if now < one.until}
+
+    def explain_avoided(self) -> list[str]:
+        """Why plans are made without devices that could not load their programs."""
+        used = {node for node, _, _ in self._key.devices} if self._key else set()
+        return [one.why for node, one in self._avoided.items() if node not in used]
 
     def key(
         self,
@@ -367,7 +383,8 @@ class ReplanPolicy:
     def wake_at(self, now: float) -> float:
         """The next time when something may become due without an event; inf if nothing may."""
         times = [self._retry_at, self._key_at + self._hold_s]
-        times += [at for at, _ in (*self._avoided.values(), *self._again.values())]
+        times += [at for at, _ in self._again.values()]
+        times += [one.until for one in self._avoided.values()]
         return min((time for time in times if time > now), default=math.inf)
 
 

@@ -57,12 +57,13 @@ def _is_acknowledged(plans: DeploymentPlans, world: LeaderView) -> bool:
 
 
 def _describe_note(plans: DeploymentPlans, world: LeaderView) -> str:
-    """Why the serving plan is not the one that was first predicted to be the best, what engines are refused, and
-    whether a better plan is still searched for."""
+    """Why the serving plan is not the one that was first predicted to be the best, which devices it does without, what
+    engines are refused, and whether a better plan is still searched for."""
     active = plans.active
     engines = status.describe_refused_engines(active, plans.deployment.model, world)
     missing = status.explain_unused_devices(plans.deployment, plans.planning.key_devices(), world.cluster)
-    texts = [plans.note, missing, engines]
+    left_out = [f"{why}; plans do without it for a while" for why in plans.planning.explain_avoided()]
+    texts = [plans.note, missing, *left_out, engines]
     if active is not None and not plans.planning.is_settled(active.order.plan):
         texts += [plans.kept.fault, SERVED_BEFORE if active.was_kept else HASTY if active.hasty else ""]
     return "; ".join(filter(None, texts))[:MOST_NOTE]

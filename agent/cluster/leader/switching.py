@@ -35,7 +35,7 @@ def abandon(plans: DeploymentPlans, world: LeaderView, now: float) -> list[Effec
                 if placement is plans.next and placement.was_kept:
                     plans.kept.refuse(plans.trouble)  # The plan may be to blame, and not the device.
                 else:
-                    plans.planning.avoid(node, now)
+                    plans.planning.avoid(node, now, plans.trouble)
     plans.spares.give_up(world)
     if plans.active is not None and not plans.active.can_run(world):
         plans.active, plans.requests_wait, plans.is_new = None, True, False

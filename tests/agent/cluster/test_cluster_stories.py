@@ -406,8 +406,11 @@ def test_a_device_that_cannot_load_its_program_is_left_out() -> None:
     net.load_error = lambda node: "out of memory" if node == C else ""
     net.deploy(B)
     net.until(lambda: "net" in net.acknowledged and net.devices(net.boxes[C], "net") == {A, B}, 10)
+    assert " could not load its part: out of memory; plans do without it" in net.standings["net"].note
     net.load_error = lambda node: ""
     net.until(lambda: uses(net, A, B, C), 90)
+    net.run(1)
+    assert "could not load" not in net.standings["net"].note
 
 
 def test_a_plan_that_fails_for_good_is_said_and_tried_again_only_with_other_devices() -> None:

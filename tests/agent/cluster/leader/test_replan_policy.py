@@ -318,9 +318,9 @@ def test_a_quick_search_that_finds_nothing_better_is_followed_by_a_thorough_one(
 
 def test_a_device_that_could_not_load_is_avoided_for_longer_each_time() -> None:
     planning = ReplanPolicy(TIMING)
-    planning.avoid("a", 0.0)
+    planning.avoid("a", 0.0, "a has no room")
     assert planning.devices_to_avoid(29.9) == {"a"} and planning.devices_to_avoid(30.0) == set()
-    planning.avoid("a", 40.0)
+    planning.avoid("a", 40.0, "a has no room")
     assert planning.devices_to_avoid(99.9) == {"a"} and planning.devices_to_avoid(100.0) == set()
 
 
