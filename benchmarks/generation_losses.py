@@ -105,8 +105,7 @@ class _Trial:
 def _kill_once(made: TextHosts, deployed: Deployed, trial: _Trial, number: int, say: Say) -> Loss:
     """Kill a host in the middle of a text, and let it come back."""
     computing = tuple(made.settled(deployed.name)["devices"])
-    kind = (LEADER, FOLLOWER)[number % 2]
-    victim, gateway = _choose(made, computing, kind)
+    kind, victim, gateway = _choose(made, computing, (LEADER, FOLLOWER)[number % 2])
     if trial.is_mirrored:
         made.ask(deployed, [trial.prompt], 1, at=gateway)
         time.sleep(CAUGHT_UP_S)
@@ -123,13 +122,15 @@ def _kill_once(made: TextHosts, deployed: Deployed, trial: _Trial, number: int, 
     return loss
 
 
-def _choose(made: TextHosts, computing: Sequence[str], kind: str) -> tuple[str, str]:
-    """Return a host to kill and one to ask. The leader is killed, or else a host that computes a part of the model; the
-    gateway is any other one."""
+def _choose(made: TextHosts, computing: Sequence[str], kind: str) -> tuple[str, str, str]:
+    """Return what kind of host is killed, its name, and that of one to ask. The leader is killed, or else a host that
+    computes a part of the model, if the leader does not compute all of it; the gateway is any other one."""
     leader = str(made.made.running.status(made.made.running.first)["leader"])
     followers = [name for name in computing if name != leader]
+    if not followers:
+        kind = LEADER
     victim = leader if kind == LEADER else followers[-1]
-    return victim, next(name for name in made.names if name != victim)
+    return kind, victim, next(name for name in made.names if name != victim)
 
 
 def _start_again(made: TextHosts, host: str) -> None:
