@@ -5,6 +5,7 @@ A figure that misses its aim stands in the table like any other, and says so.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -13,6 +14,8 @@ from typing import Any
 
 from rich.table import Table
 
+PARTS_OF_CASES = frozenset(["same-answer", "quantised", "speed"])
+"""Parts of which the options choose cases: how many hosts, how they are slowed, by which strategy."""
 HEADS = ("part", "case", "found", "aim", "reached", "commit")
 
 
@@ -197,11 +200,19 @@ def _at(ordered: Sequence[float], share: float) -> float:
 
 
 def merged(old: Iterable[Mapping[str, Any]], new: Iterable[Figure], parts: Sequence[str]) -> list[Figure]:
-    """Return the figures of all parts in order: the new ones in place of older ones of the same part."""
+    """Return the figures of all parts in order: the new ones in place of older ones of the same part, or of the same case
+    where the options can choose cases."""
     fresh = list(new)
-    again = {figure.part for figure in fresh}
-    kept = [Figure(**one) for one in old if one["part"] not in again]
+    again = {_subject(figure) for figure in fresh}
+    kept = [one for one in (Figure(**each) for each in old) if _subject(one) not in again]
     return sorted((*kept, *fresh), key=lambda figure: parts.index(figure.part))
+
+
+def _subject(figure: Figure) -> tuple[str, str]:
+    """The part, and what of it is measured at once."""
+    if figure.part not in PARTS_OF_CASES:
+        return figure.part, ""
+    return figure.part, re.sub(r" \(\d+ used[^)]*\)", "", figure.case.split(":")[0])
 
 
 def documents(figures: Iterable[Figure]) -> list[dict[str, Any]]:

@@ -139,3 +139,10 @@ def test_options_say_what_is_measured_and_how_much() -> None:
 def test_there_are_prompts_of_both_kinds() -> None:
     found = prompts(20)
     assert len(set(found)) == 20 and sum("<|im_start|>" in text for text in found) == 10
+
+
+def test_cases_that_were_not_chosen_keep_their_figures() -> None:
+    names = ["3 hosts (2 used, by auto)", "3 hosts: the two texts before", "2 hosts (2 used, by auto)"]
+    old = documents([known("speed", name, "1.5x") for name in names])
+    found = merged(old, [known("speed", "3 hosts (3 used, by auto)", "2.1x")], ORDER)
+    assert [one.case for one in found] == ["2 hosts (2 used, by auto)", "3 hosts (3 used, by auto)"]
