@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from edgepart.agent.cluster.state.bindings import parent_of
+from edgepart.agent.cluster.state.bindings import is_variant, parent_of
 from edgepart.agent.engines.catalogue import kind_of
 from edgepart.agent.engines.verdicts import CRASHES, FAILS, HANGS, EngineVerdict
 from edgepart.agent.execution.copies import Scratch
@@ -708,7 +708,8 @@ class Workers:
         """The same as `Loader.prepare`."""
         key = parent_of(deployment), model
         worker, number = self._enter(key), next(self._numbers)
-        rest = _go_on if awaited else self._rest_between
+        # Requests wait for a plan of their shapes; nobody has asked for what is deployed only now.
+        rest = _go_on if awaited and is_variant(deployment) else self._rest_between
         try:
             made = self._turns.take(lambda: worker.prepare(number, program, transfers, rest), awaited)
         except BaseException:

@@ -444,7 +444,7 @@ def overtake(
         return bench.prepare(counting(), division()), asked[0]
 
 
-@pytest.mark.parametrize("deployment", ["net", "other"])
+@pytest.mark.parametrize("deployment", ["net@1", "other@1"])
 def test_what_requests_wait_for_comes_before_the_rest_of_a_program_that_is_being_loaded(
     bench: Bench, deployment: str
 ) -> None:
@@ -459,7 +459,7 @@ def test_a_worker_that_ends_while_another_program_comes_first_is_not_held_agains
 ) -> None:
     serves = bench.prepare(division())
     with suppress(Unavailable):  # Unless its end was seen before the other program was loaded.
-        first, _ = overtake(bench, "net", lambda: kill(serves))
+        first, _ = overtake(bench, "net@1", lambda: kill(serves))
         assert first.run(0, [np.array([3])])[0].tolist() == [24]
     assert bench.crashed == []
     assert bench.prepare(doubling()).run(0, [np.array([3, 4])])[0].tolist() == [6, 8]
