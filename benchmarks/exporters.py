@@ -38,7 +38,6 @@ from benchmarks.exporters_report import (
     WORSE,
     Ending,
     Trial,
-    common_start,
     ending_of,
     page,
     sentences,
@@ -47,6 +46,7 @@ from benchmarks.exporters_report import (
 from benchmarks.machine import commit, sentence, show_table
 from benchmarks.page import replaced
 from edgepart.agent.planwork.model_process import ROWS
+from edgepart.agent.text.decoder import common_start
 from edgepart.cli.local import LocalAgent, LocalCluster
 from edgepart.cli.output import note
 from edgepart.planner.errors import ClusterError

@@ -13,11 +13,10 @@ import onnxruntime as ort
 
 from benchmarks.exporters_cases import HEAD
 from edgepart.planner.model.load import read_model
+from edgepart.planner.model.merged_decoder import CACHE_BRANCH
 from edgepart.planner.model.states import suggested_pairs
 from edgepart.planner.region import Array
 
-CACHE_BRANCH = "use_cache_branch"
-"""The input of merged decoders that says whether there is a past."""
 _DTYPES: Mapping[str, type] = {
     "tensor(float)": np.float32,
     "tensor(float16)": np.float16,

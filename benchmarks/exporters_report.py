@@ -12,6 +12,7 @@ from rich.table import Table
 
 from benchmarks.exporters_cases import ARCHITECTURES, VARIANTS, Variant
 from benchmarks.machine import as_markdown
+from edgepart.agent.text.decoder import common_start
 from edgepart.cli.output import table
 
 PROGRAMS: Mapping[str, str] = {"optimum": "optimum-onnx", "torch": "torch", "genai": "onnxruntime-genai"}
@@ -88,13 +89,6 @@ class Trial:
 
 
 COLUMNS = tuple(Ending)
-
-
-def common_start(one: Sequence[int], other: Sequence[int]) -> int:
-    """Return the number of tokens with which both begin."""
-    return next(
-        (n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
-    )
 
 
 def ending_of(

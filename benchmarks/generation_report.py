@@ -14,6 +14,8 @@ from typing import Any
 
 from rich.table import Table
 
+from edgepart.agent.text.decoder import common_start
+
 PARTS_OF_CASES = frozenset(["same-answer", "quantised", "speed"])
 """Parts of which the options choose cases: how many hosts, how they are slowed, by which strategy."""
 HEADS = ("part", "case", "found", "aim", "reached", "commit")
@@ -91,28 +93,16 @@ def known(part: str, case: str, found: str) -> Figure:
     return Figure(part, case, found, "", None)
 
 
-def same_start(one: Sequence[str], other: Sequence[str]) -> int:
-    """Return with how many equal tokens both begin.
-
-    >>> same_start(["a", "b"], ["a", "c"])
-    1
-    """
-    for number, (a, b) in enumerate(zip(one, other, strict=False)):
-        if a != b:
-            return number
-    return min(len(one), len(other))
-
-
 def judge_texts(part: str, case: str, got: Sequence[Told], wanted: Sequence[Sequence[str]]) -> Figure:
     """Judge whether all answers are the wanted tokens. Names the first difference."""
     faults = [told.error for told in got if told.error]
     different = [
-        f"prompt {number} differs from token {same_start(told.tokens, tokens)}"
+        f"prompt {number} differs from token {common_start(told.tokens, tokens)}"
         for number, (told, tokens) in enumerate(zip(got, wanted, strict=True))
         if tuple(told.tokens) != tuple(tokens)
     ]
     count = sum(len(tokens) for tokens in wanted)
-    same = sum(same_start(told.tokens, tokens) for told, tokens in zip(got, wanted, strict=True))
+    same = sum(common_start(told.tokens, tokens) for told, tokens in zip(got, wanted, strict=True))
     found = f"{same} of {count} tokens, {len(wanted) - len(different)} of {len(wanted)} texts"
     if faults or different:
         found += f" ({(faults or different)[0][:120]})"

@@ -168,7 +168,7 @@ def _dtype(info: ValueInfo) -> np.dtype[Any]:
     return element_dtype(info.dtype) or np.dtype(np.int64)
 
 
-def common_start(one: Sequence[int], other: Sequence[int]) -> int:
+def common_start(one: Sequence[object], other: Sequence[object]) -> int:
     """The number of tokens with which both begin.
 
     >>> common_start([1, 2, 3], [1, 2, 4, 5])

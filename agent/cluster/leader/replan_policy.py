@@ -136,6 +136,8 @@ class ReplanPolicy:
         self._retry_at = -math.inf
         self._retry_s = timing.retry_s
         self._avoided: dict[str, _Avoided] = {}
+        self._left_out: set[str] = set()
+        """The devices to avoid when the key was looked at last."""
         self._again: dict[PlanKey, tuple[float, float]] = {}
         """For refuges whose planning failed for a reason that may pass: when it is tried again, and after how long."""
 
@@ -149,10 +151,9 @@ class ReplanPolicy:
     def devices_to_avoid(self, now: float) -> set[str]:
         return {node for node, one in self._avoided.items() if now < one.until}
 
-    def explain_avoided(self) -> list[str]:
-        """Why plans are made without devices that could not load their programs."""
-        used = {node for node, _, _ in self._key.devices} if self._key else set()
-        return [one.why for node, one in self._avoided.items() if node not in used]
+    def explain_avoided(self, nodes: Collection[str]) -> list[str]:
+        """Why plans are made without those of these devices that could not load their programs."""
+        return [one.why for node, one in self._avoided.items() if node in nodes and node in self._left_out]
 
     def key(
         self,
@@ -177,6 +178,7 @@ class ReplanPolicy:
     def look(self, key: PlanKey, now: float) -> None:
         """Note the key that is wanted from now on. If keys change soon after each other, the wait before
         replanning grows."""
+        self._left_out = self.devices_to_avoid(now)
         if key == self._key:
             return
         nodes = {*_nodes(key)}

@@ -62,7 +62,8 @@ def _describe_note(plans: DeploymentPlans, world: LeaderView) -> str:
     active = plans.active
     engines = status.describe_refused_engines(active, plans.deployment.model, world)
     missing = status.explain_unused_devices(plans.deployment, plans.planning.key_devices(), world.cluster)
-    left_out = [f"{why}; plans do without it for a while" for why in plans.planning.explain_avoided()]
+    here = {member.node for member in world.cluster.members}
+    left_out = [f"{why}; plans do without it for a while" for why in plans.planning.explain_avoided(here)]
     texts = [plans.note, missing, *left_out, engines]
     if active is not None and not plans.planning.is_settled(active.order.plan):
         texts += [plans.kept.fault, SERVED_BEFORE if active.was_kept else HASTY if active.hasty else ""]

@@ -413,6 +413,15 @@ def test_a_device_that_cannot_load_its_program_is_left_out() -> None:
     assert "could not load" not in net.standings["net"].note
 
 
+def test_a_device_that_could_not_load_its_program_and_is_gone_is_not_named_any_more() -> None:
+    net = calm(3, 12, deployed=False)
+    net.load_error = lambda node: "out of memory" if node == C else ""
+    net.deploy(B)
+    net.until(lambda: "net" in net.standings and "could not load" in net.standings["net"].note, 10)
+    net.crash(C)
+    net.until(lambda: "could not load" not in net.standings["net"].note, 15)
+
+
 def test_a_plan_that_fails_for_good_is_said_and_tried_again_only_with_other_devices() -> None:
     def hopeless(order: ComputePlan) -> tuple[str, bool]:
         return ("needs 1.2 GB more", True) if len(order.key.devices) < 3 else ("", False)
