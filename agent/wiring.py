@@ -94,7 +94,17 @@ from edgepart.agent.verify.reference_process import ReferenceProcess
 from edgepart.agent.verify.same_answer import differences
 from edgepart.agent.verify.tryout import Tryout
 from edgepart.agent.wire.address import Address
-from edgepart.agent.wire.control import ARRIVALS, CANDIDATES, DOORS, DRAINS, LEAVES, STARVES, VERSIONS, Drain
+from edgepart.agent.wire.control import (
+    ARRIVALS,
+    CANDIDATES,
+    DOORS,
+    DRAINS,
+    LEAVES,
+    SPARES,
+    STARVES,
+    VERSIONS,
+    Drain,
+)
 from edgepart.agent.wire.frames import Frame
 from edgepart.agent.wire.inference import Epoch
 from edgepart.agent.wire.queries import ONE_WAY
@@ -496,6 +506,7 @@ def _make_core(base: AgentBase, links: LinkParts, compute: ComputeParts, listen:
                 LEAVES,
                 DRAINS,
                 CHARTERS,
+                SPARES,
                 STARVES,
                 VERSIONS,
                 ARRIVALS,

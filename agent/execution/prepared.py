@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from enum import IntEnum
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,6 +15,17 @@ from edgepart.agent.execution.nchwc_array import KeptBlocked
 from edgepart.agent.wire.tensors import Value
 from edgepart.planner.plans.plan import Program, Segment, Transfer
 from edgepart.planner.region import Array
+
+
+class LoadUrgency(IntEnum):
+    """How urgent it is to load a program: the larger comes first."""
+
+    BACKGROUND = 0
+    """It may never be used: a plan for the loss of a device, or steps in several sequences at once."""
+    COMING = 1
+    """Its plan is to serve."""
+    AWAITED = 2
+    """Requests wait for it."""
 
 
 class RunnableProgram(Protocol):
@@ -68,11 +80,11 @@ class Loader(Protocol):
         program: Program,
         transfers: Sequence[Transfer],
         *,
-        awaited: bool = False,
+        urgency: LoadUrgency = LoadUrgency.COMING,
     ) -> RunnableProgram:
         """Load the program's sessions. This takes long: call it from a thread of its own. `model` is the digest of the
-        plan's model. Programs that are `awaited`, as requests wait for them, come before others. Raises InternalError,
-        which names the segment that ONNX Runtime refuses, and CrashError if loading ends the process."""
+        plan's model. Raises InternalError, which names the segment that ONNX Runtime refuses, and CrashError if loading
+        ends the process."""
 
     def getting_ready(self, deployment: str, model: str) -> AbstractContextManager[None]:
         """Start, beside the block, what takes time before `prepare` can begin. In the block is what a program of this

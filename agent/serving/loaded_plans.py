@@ -24,7 +24,7 @@ from edgepart.agent.cluster.state.events import (
     WeightsArrived,
 )
 from edgepart.agent.execution.executor import Executor
-from edgepart.agent.execution.prepared import Loader, RunnableProgram
+from edgepart.agent.execution.prepared import Loader, LoadUrgency, RunnableProgram
 from edgepart.agent.execution.tasks import StepKind, gateway_of, kind_of
 from edgepart.agent.serving.arriving_weights import Arrived, ArrivingWeights, ignore_arrival, weights_of
 from edgepart.agent.serving.requester import Requester
@@ -263,7 +263,7 @@ class LoadedPlans:
         if self._held.get(key) is not held or self._active.get(key[0]) != key[1]:
             return
         try:
-            prepared = await self._prepare(order, form, form.programs[mine[0]])
+            prepared = await self._prepare(order, form, form.programs[mine[0]], background=True)
         except EdgepartError as error:
             log.warning("texts of %s at the same time are computed one after the other: %s", key[0], error)
             return
@@ -271,17 +271,25 @@ class LoadedPlans:
             self._loader.release(prepared)
 
     async def _prepare(
-        self, order: LoadPlan, plan: Plan, program: Program, arrived: Arrived = ignore_arrival
+        self,
+        order: LoadPlan,
+        plan: Plan,
+        program: Program,
+        arrived: Arrived = ignore_arrival,
+        *,
+        background: bool = False,
     ) -> RunnableProgram:
         """Fetch the program's weights, and make its sessions in a thread. If this task is cancelled meanwhile, they are
         released."""
         deployment, model = order.deployment, plan.model_digest
         with self._loader.getting_ready(deployment, model):
             await self._fetch(plan, weights_of([program]), order.sources, arrived)
-            awaited = deployment not in self._active  # Whatever is asked of it waits for this plan.
+            urgency = LoadUrgency.BACKGROUND if background or order.spare else LoadUrgency.COMING
+            if deployment not in self._active:  # Whatever is asked of it waits for this plan.
+                urgency = LoadUrgency.AWAITED
             making = asyncio.ensure_future(
                 asyncio.to_thread(
-                    self._loader.prepare, deployment, model, program, plan.transfers, awaited=awaited
+                    self._loader.prepare, deployment, model, program, plan.transfers, urgency=urgency
                 )
             )
             try:

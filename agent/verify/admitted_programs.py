@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from edgepart.agent.engines.verdicts import EngineVerdict, VerdictBook, compare_times
-from edgepart.agent.execution.prepared import Loader, RunnableProgram, describe_segment
+from edgepart.agent.execution.prepared import Loader, LoadUrgency, RunnableProgram, describe_segment
 from edgepart.planner.plans.plan import Program, Segment, Transfer
 
 log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class AdmittedPrograms:
         program: Program,
         transfers: Sequence[Transfer],
         *,
-        awaited: bool = False,
+        urgency: LoadUrgency = LoadUrgency.COMING,
     ) -> RunnableProgram:
         """The same as `Loader.prepare`. Raises Unavailable as well, if an engine cannot be tried now."""
         unknown = {
@@ -60,7 +60,7 @@ class AdmittedPrograms:
         for segment in unknown.values():
             self.note(segment, compare_times(replace(self._trials.verdict(segment), model=model)))
         settled = self._book.settle(program)
-        return self._loader.prepare(deployment, model, settled, transfers, awaited=awaited)
+        return self._loader.prepare(deployment, model, settled, transfers, urgency=urgency)
 
     def getting_ready(self, deployment: str, model: str) -> AbstractContextManager[None]:
         """The same as `Loader.getting_ready`."""

@@ -2,9 +2,10 @@
 
 Made-up inputs go through all devices of the plan as a request does. The answers are compared with the model's own: those of
 the plan that serves, if that is known to be right, else those of one session over the file, if this device has the memory
-for it. Otherwise only shapes are checked, and that numbers are finite. Before a plan is called wrong, the model is asked
-how much of the difference a rounding of the inputs makes (input_rounding.py). The same is done with sequences of steps,
-where a plan has programs for other steps than the usual one.
+for it. Otherwise only shapes are checked, and that numbers are finite. The model's answers are kept for the next trial
+(known_answers.py). Before a plan is called wrong, they are asked for anew, and the model is asked how much of the
+difference a rounding of the inputs makes (input_rounding.py). The same is done with sequences of steps, where a plan has
+programs for other steps than the usual one.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from edgepart.agent.cluster.state.events import RIGHT, SUSPECT, UNTRIED, WRONG, 
 from edgepart.agent.serving.loaded_plans import HeldPlan
 from edgepart.agent.serving.requester import Requester
 from edgepart.agent.verify import input_rounding
+from edgepart.agent.verify.known_answers import KnownAnswers, Question
 from edgepart.agent.verify.rounding_error import sample_inputs_for
 from edgepart.agent.verify.same_answer import differences, is_float, random_outputs
 from edgepart.agent.verify.tried_steps import MakeSequences, TriedStep, make_none
@@ -104,6 +106,7 @@ class Tryout:
         self._referee = referee
         self._room_bytes = room_bytes
         self._make_sequences = make_sequences
+        self._known = KnownAnswers()
         self._count = 0
 
     async def __call__(self, order: TryPlan) -> PlanTried:
@@ -123,15 +126,39 @@ class Tryout:
         if held is None:
             raise Unavailable("the plan is not here any more")
         steps = (TriedStep(dict(sample_inputs_for(held.plan))),)
-        expected = await self._compute_expected(order, held.plan, steps)
+        question = _question(order.model, held.plan)
+        was_known = self._known.find(question) is not None
+        verdict, text = await self._compare(order, held, steps, question)
+        if verdict == WRONG and was_known and self._known.forget(order.model):
+            # The plan that gave the answers may have been wrong itself.
+            verdict, text = await self._compare(order, held, steps, question)
+        return verdict, text
+
+    async def _compare(
+        self, order: TryPlan, held: HeldPlan, steps: Sequence[TriedStep], question: Question
+    ) -> tuple[str, str]:
+        expected = await self._compute_expected(order, held.plan, steps, question)
         if found := await self._try_steps(order, held, steps, expected):
             return (WRONG if expected else SUSPECT), found
         # Without the model's answers, no more could be said of sequences.
         for sequence in self._make_sequences(held.plan) if expected else ():
-            asked = expected and replace(expected, outputs=await expected.ask(sequence.steps))
+            one = replace(question, asked=(question.asked, sequence.what))
+            asked = expected and await self._recall(one, sequence.steps, expected.ask)
             if found := await self._try_steps(order, held, sequence.steps, asked):
                 return WRONG, f"with {sequence.what}: {found}"
         return RIGHT, ""
+
+    async def _recall(
+        self, question: Question, steps: Sequence[TriedStep], ask: Ask, *, twice: bool = False
+    ) -> _Expected:
+        """The model's answer, which `ask` is asked for if it is not known; `twice` where outputs may be random."""
+        outputs = self._known.find(question)
+        if outputs is None:
+            outputs = await ask(steps)
+            if twice:
+                outputs = _steady(outputs, await ask(steps))
+            self._known.keep(question, outputs)
+        return _Expected(outputs, ask)
 
     async def _try_steps(
         self, order: TryPlan, held: HeldPlan, steps: Sequence[TriedStep], expected: _Expected | None
@@ -147,7 +174,7 @@ class Tryout:
         return ""
 
     async def _compute_expected(
-        self, order: TryPlan, plan: Plan, steps: Sequence[TriedStep]
+        self, order: TryPlan, plan: Plan, steps: Sequence[TriedStep], question: Question
     ) -> _Expected | None:
         """The model's own answer; None if this device cannot compute it. Raises RequestError if the model does not take
         these inputs."""
@@ -156,8 +183,7 @@ class Tryout:
             if trusted is not None and _asked_alike(trusted.plan, plan):
                 served = partial(self._once, order, trusted, order.trusted)
                 try:
-                    first, second = [await served(steps) for _ in range(2)]
-                    return _Expected(_steady(first, second), served)
+                    return await self._recall(question, steps, served, twice=True)
                 except (ClusterError, RunError) as error:
                     log.info(
                         "the plan of %s that serves gave no answer to compare a new plan's with: %s",
@@ -183,7 +209,7 @@ class Tryout:
                 self._referee.answer, order.model, inputs, room, DEADLINE_S, plan.states
             )
 
-        return _Expected(await ask(steps), ask)
+        return await self._recall(question, steps, ask)
 
     async def _once(
         self, order: TryPlan, held: HeldPlan, epoch: Epoch, steps: Sequence[TriedStep]
@@ -226,8 +252,13 @@ class Tryout:
 
 def _asked_alike(one: Plan, other: Plan) -> bool:
     """Whether both plans take the same requests, of each kind of steps that is tried."""
-    blocks = [plan.prefill.inputs if plan.prefill is not None else () for plan in (one, other)]
-    return (one.inputs, one.states, blocks[0]) == (other.inputs, other.states, blocks[1])
+    return _question("", one) == _question("", other)
+
+
+def _question(model: str, plan: Plan) -> Question:
+    """What the model is asked to try the plan: plans that take the same requests are tried with the same."""
+    block = plan.prefill.inputs if plan.prefill is not None else ()
+    return Question(model, (plan.inputs, plan.states, plan.outputs, block))
 
 
 def _states_bytes(plan: Plan) -> int:
@@ -237,7 +268,7 @@ def _states_bytes(plan: Plan) -> int:
     return sum(count * dtype.itemsize for count, dtype in items if dtype is not None)
 
 
-def _steady(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+def _steady(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
     """The outputs that are equal in two answers to the same inputs, so that they are not random."""
     random = random_outputs(first, second)
     return {name: value for name, value in first.items() if name not in random}

@@ -202,6 +202,8 @@ class Version:
     """The device that wrote the entry; it breaks ties."""
 
 
+SPARES = "spares"
+"""The word in `Hello.version` of an agent that reads `Prepare.spare`."""
 VERSIONS = "versions"
 """Stands after the plus in the `Hello.version` of members that understand the numbers of model versions: the fields of
 `Deployment` from `number` on, and `Prepare.number`. Other members get the same messages without them."""
@@ -420,6 +422,8 @@ class Prepare:
     """The predicted peak memory of each device's program, by device name."""
     number: Count = field(default=0, metadata=OPTIONAL)
     """The number of the model's version, as in `Deployment`."""
+    spare: bool = field(default=False, metadata=OPTIONAL)
+    """Whether the plan serves only if a device is lost; it is then loaded after others."""
 
 
 @dataclass(frozen=True, slots=True)

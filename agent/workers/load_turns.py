@@ -1,7 +1,7 @@
 """Load turns: whose turn it is to make sessions. Threads wait here, and nothing else is known of their work.
 
-Making sessions takes memory, so that it is done for one program at a time. Programs for which requests wait come before
-others, also before one that is being loaded: between two of its sessions, the thread that loads it does their work.
+Making sessions takes memory, so that it is done for one program at a time. More urgent programs come before others, also
+before one that is being loaded: between two of its sessions, the thread that loads it does their work.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from threading import Condition
 from typing import Any, TypeVar
+
+from edgepart.agent.execution.prepared import LoadUrgency
 
 Result = TypeVar("Result")
 
@@ -23,14 +25,14 @@ class LoadTurns:
         """Guards the attributes below, and is notified when they change."""
         self._busy = False
         """Whether a thread has its turn."""
-        self._awaited: deque[_Work] = deque()
-        self._others: deque[_Work] = deque()
+        self._queues: dict[LoadUrgency, deque[_Work]] = {one: deque() for one in sorted(LoadUrgency)[::-1]}
+        """What waits, the most urgent first."""
 
-    def take(self, work: Callable[[], Result], awaited: bool) -> Result:
-        """Do `work` when its turn comes, those first that are `awaited`; another thread may do it. Returns what the work
-        returns, and raises what it raises."""
+    def take(self, work: Callable[[], Result], urgency: LoadUrgency) -> Result:
+        """Do `work` when its turn comes, the most urgent first; another thread may do it. Returns what the work returns,
+        and raises what it raises."""
         mine = _Work(work)
-        queue = self._awaited if awaited else self._others
+        queue = self._queues[urgency]
         with self._changed:
             queue.append(mine)
             self._changed.wait_for(lambda: mine.taken or (not self._busy and self._first() is mine))
@@ -46,13 +48,15 @@ class LoadTurns:
                 self._busy = False
                 self._changed.notify_all()
 
-    def let_awaited_pass(self) -> None:
-        """Do all work that is awaited. Only for work that is under way, at a point where it can be interrupted."""
+    def let_pass(self, urgency: LoadUrgency) -> None:
+        """Do all work that is more urgent. Only for work of this urgency that is under way, at a point where it can be
+        interrupted."""
         while True:
             with self._changed:
-                if not self._awaited:
+                queue = next((q for one, q in self._queues.items() if one > urgency and q), None)
+                if queue is None:
                     return
-                work = self._awaited.popleft()
+                work = queue.popleft()
                 work.taken = True
                 self._changed.notify_all()
             work.do()
@@ -61,10 +65,10 @@ class LoadTurns:
     def waiting(self) -> int:
         """The number of pieces of work that wait for their turn."""
         with self._changed:
-            return len(self._awaited) + len(self._others)
+            return sum(map(len, self._queues.values()))
 
     def _first(self) -> _Work | None:
-        return next(iter(self._awaited or self._others), None)
+        return next((queue[0] for queue in self._queues.values() if queue), None)
 
 
 class _Work:

@@ -17,6 +17,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from edgepart.agent.engines.catalogue import kind_of
 from edgepart.agent.engines.verdicts import CRASHES, FAILS, HANGS, EngineVerdict
 from edgepart.agent.execution.copies import Scratch
 from edgepart.agent.execution.nchwc_array import KeptBlocked
-from edgepart.agent.execution.prepared import describe_segment
+from edgepart.agent.execution.prepared import LoadUrgency, describe_segment
 from edgepart.agent.wire.dtypes import element_dtype
 from edgepart.agent.wire.tensors import Value, pack_arrays, unpack_arrays
 from edgepart.agent.workers import orders
@@ -703,15 +704,16 @@ class Workers:
         program: Program,
         transfers: Sequence[Transfer],
         *,
-        awaited: bool = False,
+        urgency: LoadUrgency = LoadUrgency.COMING,
     ) -> RemoteProgram:
         """The same as `Loader.prepare`."""
         key = parent_of(deployment), model
         worker, number = self._enter(key), next(self._numbers)
         # Requests wait for a plan of their shapes; nobody has asked for what is deployed only now.
-        rest = _go_on if awaited and is_variant(deployment) else self._rest_between
+        hurries = urgency is LoadUrgency.AWAITED and is_variant(deployment)
+        rest = _go_on if hurries else partial(self._rest_between, urgency)
         try:
-            made = self._turns.take(lambda: worker.prepare(number, program, transfers, rest), awaited)
+            made = self._turns.take(lambda: worker.prepare(number, program, transfers, rest), urgency)
         except BaseException:
             self._leave(key)
             raise
@@ -719,11 +721,11 @@ class Workers:
             self._keys[number] = key
         return made
 
-    def _rest_between(self, took_s: float) -> None:
-        """Between two sessions, load what requests wait for, and let requests compute."""
-        self._turns.let_awaited_pass()
+    def _rest_between(self, urgency: LoadUrgency, took_s: float) -> None:
+        """Between two sessions of a program, load what is more urgent, and let requests compute."""
+        self._turns.let_pass(urgency)
         self._rest(took_s)
-        self._turns.let_awaited_pass()
+        self._turns.let_pass(urgency)
 
     @contextmanager
     def getting_ready(self, deployment: str, model: str) -> Iterator[None]:

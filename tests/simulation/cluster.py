@@ -38,6 +38,7 @@ from edgepart.agent.wire.control import (
     LEAVES,
     REMOVED,
     REMOVING,
+    SPARES,
     STARVES,
     VERSIONS,
     Deployment,
@@ -53,7 +54,7 @@ from tests.simulation.ledger import Ledger
 from tests.simulation.network import Arrival, Link, Network
 from tests.simulation.trace import Broken, Trace, short
 
-VERSION = f"0.1.0+traces.{LEAVES}.{DRAINS}.{STARVES}.{VERSIONS}.{ARRIVALS}.{DOORS}.{CANDIDATES}"
+VERSION = f"0.1.0+traces.{LEAVES}.{DRAINS}.{STARVES}.{VERSIONS}.{ARRIVALS}.{DOORS}.{CANDIDATES}.{SPARES}"
 
 
 def node_id(number: int) -> str:

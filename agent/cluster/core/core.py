@@ -74,6 +74,7 @@ from edgepart.agent.wire.control import (
     LEAVES,
     LEAVING,
     REFUSED,
+    SPARES,
     VERSIONS,
     Activate,
     AskAbout,
@@ -283,6 +284,8 @@ class Core:
     def _readable(self, effect: SendMessage) -> SendMessage:
         """The message as its receiver can read it, which may be of an earlier release."""
         match effect.message:
+            case Prepare(spare=True) as message if not self._understands(effect.node, SPARES):
+                return self._readable(replace(effect, message=replace(message, spare=False)))
             case Deployments() | Prepare() as message if not self._understands(effect.node, VERSIONS):
                 return replace(effect, message=without_versions(message))
             case Deployments() as message if not self._understands(effect.node, CANDIDATES):

@@ -188,6 +188,7 @@ class Follower:
             order.sources,
             order.weighed,
             order.number,
+            order.spare,
         )
 
     def _activate(self, name: str, epoch: Epoch, now: float) -> Iterator[Effect]:

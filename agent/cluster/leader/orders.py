@@ -74,7 +74,8 @@ def _give_orders(
             if holders is None:
                 holders = tuple(world.holders(plans.deployment.model))
             sources = holders or placement.order.sources
-            order = replace(placement.order, term=world.term, sources=sources)
+            spare = placement is not plans.active and placement is not plans.next
+            order = replace(placement.order, term=world.term, sources=sources, spare=spare)
         elif placement is plans.active and holding.state == READY and not holding.active:
             order = Activate(world.term, name, epoch)
         else:

@@ -557,6 +557,8 @@ class LoadPlan:
     """Whether to time the segments before the plan counts as loaded."""
     number: int = 0
     """The number of the model's version, as in Prepare."""
+    spare: bool = False
+    """Whether to load other plans first, as in Prepare."""
 
 
 @dataclass(frozen=True, slots=True)

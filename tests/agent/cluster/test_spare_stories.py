@@ -15,11 +15,15 @@ from tests.agent.cluster.simnet import SimNet, node_id
 from tests.agent.cluster.test_cluster_stories import urgent_of, uses
 
 A, B, C, D = map(node_id, range(1, 5))
+EARLIER = "0.1.0+traces.leaves.signed-drains.starves.versions"
+"""The version of a member that is not told which plans serve only after a loss."""
 
 
-def kept(count: int, spares: int | None) -> SimNet:
-    """A cluster that serves, and has had time to get ready whatever it wants."""
+def kept(count: int, spares: int | None, earlier: str = "") -> SimNet:
+    """A cluster that serves, and has had time to get ready whatever it wants. The box `earlier` is of an earlier release."""
     net = SimNet(count, 31)
+    if earlier:
+        net.versions[earlier] = EARLIER
     net.start()
     for box in net.boxes.values():
         assert box.core is not None
@@ -35,6 +39,16 @@ def kept(count: int, spares: int | None) -> SimNet:
 def test_as_many_are_kept_as_may_be(spares: int | None, plans: int) -> None:
     net = kept(3, spares)
     assert {len(box.plans) for box in net.boxes.values()} == {plans}
+
+
+@pytest.mark.parametrize("earlier", ["", C])
+def test_members_are_told_which_plans_can_be_loaded_after_others(earlier: str) -> None:
+    net = kept(3, None, earlier)
+    for node, box in net.boxes.items():
+        spare = {order.epoch for order in box.plans.values() if order.spare}
+        others = {order.epoch for order in box.plans.values()} - spare
+        assert box.active["net"] in others and len(box.plans) == 4
+        assert spare == set() if node == earlier else others == {box.active["net"]}
 
 
 @pytest.mark.parametrize("spares", [None, 1, 0])

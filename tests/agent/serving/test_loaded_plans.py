@@ -21,7 +21,7 @@ from edgepart.agent.cluster.state.events import (
     WeightsArrived,
 )
 from edgepart.agent.execution.executor import Executor
-from edgepart.agent.execution.prepared import RunnableProgram
+from edgepart.agent.execution.prepared import LoadUrgency, RunnableProgram
 from edgepart.agent.execution.sessions import Sessions
 from edgepart.agent.serving.arriving_weights import Arrived
 from edgepart.agent.serving.loaded_plans import LoadedPlans
@@ -76,8 +76,8 @@ class Loading:
         """What it was to get ready for now."""
         self.prepared_ready = 0
         """Number of programs for which it was to get ready before."""
-        self.awaited: list[bool] = []
-        """Whether requests wait for the programs that it prepared."""
+        self.urgencies: list[LoadUrgency] = []
+        """How urgent the programs were that it prepared."""
 
     def prepare(
         self,
@@ -86,10 +86,10 @@ class Loading:
         program: Program,
         transfers: Sequence[Transfer],
         *,
-        awaited: bool = False,
+        urgency: LoadUrgency = LoadUrgency.COMING,
     ) -> RunnableProgram:
         self.prepared_ready += deployment in self.ready
-        self.awaited.append(awaited)
+        self.urgencies.append(urgency)
         return self.sessions.prepare(program, transfers)
 
     def release(self, prepared: Any) -> None:
@@ -268,7 +268,11 @@ def test_a_later_plan_shares_sessions_and_the_older_one_goes() -> None:
             bench.plans.load(order(epoch=epoch))
             assert (await bench.answer()).error == ""
             bench.plans.switch(SwitchTo("m", epoch))
-        assert bench.loading.awaited == [True, False]  # Requests wait for the first plan alone.
+        bench.plans.load(replace(order(epoch=Epoch(1, 9)), spare=True))
+        assert (await bench.answer()).error == ""
+        # Requests wait for the first plan alone.
+        assert bench.loading.urgencies == [LoadUrgency.AWAITED, LoadUrgency.COMING, LoadUrgency.BACKGROUND]
+        bench.plans.drop(DropPlan("m", Epoch(1, 9)))
         assert bench.sessions.held == (2, 2)
         bench.plans.drop(DropPlan("m", EPOCH))
         active = bench.plans.active("m")
@@ -451,7 +455,7 @@ def test_variants_are_plans_of_their_own_and_go_with_their_deployment() -> None:
             bench.plans.load(order(deployment=name))
             await bench.answer()
             bench.plans.switch(SwitchTo(name, EPOCH))
-        assert bench.loading.awaited == [True, True, True]
+        assert bench.loading.urgencies == [LoadUrgency.AWAITED] * 3
         assert [epoch for epoch, _ in bench.plans.variants("m")] == [EPOCH, EPOCH]
         bench.plans.switch_off("m@1")
         assert bench.plans.active("m@1") is None and len(bench.plans.variants("m")) == 1

@@ -24,6 +24,7 @@ from edgepart.agent.engines.verdicts import (
     EngineVerdict,
     VerdictBook,
 )
+from edgepart.agent.execution.prepared import LoadUrgency
 from edgepart.agent.storage.store import Store
 from edgepart.agent.verify.admitted_programs import AdmittedPrograms
 from edgepart.agent.verify.engine_trial import tolerance_of_segment
@@ -145,7 +146,13 @@ class FakeLoader:
         self.loaded: list[Program] = []
 
     def prepare(
-        self, deployment: str, model: str, program: Program, transfers: Any, *, awaited: bool = False
+        self,
+        deployment: str,
+        model: str,
+        program: Program,
+        transfers: Any,
+        *,
+        urgency: LoadUrgency = LoadUrgency.COMING,
     ) -> Any:
         self.loaded.append(program)
 

@@ -117,6 +117,48 @@ def test_a_plan_that_serves_and_is_right_is_what_others_are_held_against() -> No
     assert tried(replace(ORDER, trusted=Epoch(9, 9)), judge, plans).verdict == WRONG  # which is not here
 
 
+def test_the_model_is_asked_once_for_all_plans_but_again_before_one_is_called_wrong() -> None:
+    async def story(cluster: Cluster) -> None:
+        plan = handmade.split_plan()
+        cluster.install(E1, plan)
+        judge = Judge()
+        tryout = Tryout(cluster.gateway, lambda *_: HeldPlan(plan, handmade.NODES), judge, lambda: MUCH)
+        assert [(await tryout(ORDER)).verdict for _ in range(3)] == [RIGHT] * 3
+        assert judge.asked == 1
+        assert (await tryout(replace(ORDER, model="o" * 64))).verdict == RIGHT
+        assert judge.asked == 2  # Another model answers otherwise.
+
+        judge.off = 0.1
+        assert (await tryout(replace(ORDER, model="w" * 64))).verdict == WRONG
+        judge.off = 0.0
+        assert (await tryout(replace(ORDER, model="w" * 64))).verdict == RIGHT
+
+    in_cluster(story)
+
+
+def test_a_serving_plan_is_asked_once_for_all_others() -> None:
+    asked: list[str] = []
+
+    async def story(cluster: Cluster) -> None:
+        plans = {E1: handmade.split_plan(), E2: on_a_alone()}
+        for epoch, plan in plans.items():
+            cluster.install(epoch, plan)
+        run = cluster.gateway.run
+
+        async def noted(*arguments: Any, **how: Any) -> Any:
+            asked.append(arguments[0])
+            return await run(*arguments, **how)
+
+        cluster.gateway.run = noted  # type: ignore[method-assign]
+        held = {epoch: HeldPlan(plan, handmade.NODES) for epoch, plan in plans.items()}
+        tryout = Tryout(cluster.gateway, lambda _, epoch: held.get(epoch), Judge(off=9.0), lambda: MUCH)
+        for _ in range(2):
+            assert (await tryout(replace(ORDER, trusted=E2))).verdict == RIGHT
+
+    in_cluster(story)
+    assert len(asked) == 2 + 1 + 1  # Twice what serves, as its outputs may be random; and each plan.
+
+
 def test_no_answer_is_awaited_for_long_from_a_plan_that_has_lost_a_device() -> None:
     waits: list[float] = []
 

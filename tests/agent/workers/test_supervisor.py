@@ -17,6 +17,7 @@ import psutil
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from edgepart.agent.execution.prepared import LoadUrgency
 from edgepart.agent.execution.sessions import Sessions
 from edgepart.agent.storage.store import Store
 from edgepart.agent.workers import supervisor
@@ -62,10 +63,12 @@ class Bench:
     def _crashed(self, deployment: str, model: str, why: str) -> None:
         self.crashed.append((deployment, model, why))
 
-    def prepare(self, *segments: Segment, deployment: str = "net", awaited: bool = False) -> RemoteProgram:
+    def prepare(
+        self, *segments: Segment, deployment: str = "net", urgency: LoadUrgency = LoadUrgency.COMING
+    ) -> RemoteProgram:
         steps: tuple[Receive | Run, ...] = (Receive(0), *(Run(n) for n in range(len(segments))))
         program = Program("a", steps, segments, 0, 0)
-        return self.workers.prepare(deployment, "digest", program, (), awaited=awaited)
+        return self.workers.prepare(deployment, "digest", program, (), urgency=urgency)
 
 
 @pytest.fixture
@@ -436,7 +439,8 @@ def overtake(
             if asked:
                 asked[0].result(BOUND_S)
                 return
-            asked.append(threads.submit(bench.prepare, doubling(), deployment=deployment, awaited=True))
+            urgency = LoadUrgency.AWAITED
+            asked.append(threads.submit(bench.prepare, doubling(), deployment=deployment, urgency=urgency))
             eventually(lambda: bench.workers._turns.waiting)
             meanwhile()
 
