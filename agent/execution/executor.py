@@ -16,6 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import attrgetter
 from threading import RLock, Thread
 
 import numpy as np
@@ -112,6 +113,8 @@ class Executor:
         """The programs that make steps in several sequences, as far as there are such, loaded or not."""
         self._expected: dict[PlanId, list[tuple[Tensors, Sequence[Value], str]]] = {}
         self._tasks: dict[str, RequestTask] = {}
+        self._trials: set[str] = set()
+        """Those of them that try a plan."""
         self._ended: OrderedDict[str, EndedRequest | None] = OrderedDict()
         self._sequences = KeptSequences()
         self._counters = Counters()
@@ -354,8 +357,11 @@ class Executor:
                 steps_of(message),
                 kind,
                 message.likely,
+                time.monotonic(),
             )
             self._tasks[message.request] = task
+            if task.exact:
+                self._trials.add(message.request)
         try:
             check_same_request(task, message)
             if not may_send(task.installed, message, source):
@@ -429,6 +435,7 @@ class Executor:
 
     def _end(self, task: RequestTask) -> None:
         del self._tasks[task.request]
+        self._trials.discard(task.request)
         self._remember(task.request, None)
         lane = self._lanes.get(task.lane)
         if lane is not None and lane.task is task:
@@ -446,7 +453,7 @@ class Executor:
         beginning; otherwise the lane that it belongs to is woken."""
         if len(self._lanes) > 1 and any(one.has_turn(now) for one in self._lanes.values() if one is not lane):
             return None
-        for task in list(self._tasks.values()):
+        for task in self._in_order():
             if task.lane != lane.name:
                 other = self._lanes.get(task.lane)
                 if other is not None and other.task is None and self._is_ready(task):
@@ -466,6 +473,13 @@ class Executor:
             if task.progress.finished:
                 self._finish(task)
         return None
+
+    def _in_order(self) -> list[RequestTask]:
+        """The requests under way, in the order of their turns: as they came, but those that try a plan later."""
+        tasks = list(self._tasks.values())
+        if self._trials:  # Otherwise they lie in this order.
+            tasks.sort(key=_turn_s)
+        return tasks
 
     def _finish(self, task: RequestTask) -> None:
         prepared, now = task.installed.prepared, time.monotonic()
@@ -534,7 +548,7 @@ class Executor:
         """Wait until the lane is woken, or until a step of another lane has taken so long that it must share the device.
         The wait is recorded as one of the lane's oldest request."""
         task, missing = None, frozenset[int]()
-        for one in self._tasks.values():
+        for one in self._in_order():
             if one.lane == lane.name:
                 task, missing = one, one.progress.missing
                 break
@@ -703,6 +717,9 @@ class Executor:
                 unsent.setdefault(node, []).append(error)
         for node, errors in unsent.items():  # One line for all requests that a lost device had under way.
             log.info("cannot send %s to node %s: %s", format_count(len(errors), "message"), node, errors[0])
+
+
+_turn_s = attrgetter("counts_from_s")
 
 
 def _stale(about: Tensors | EndedRequest, error: str, *, lost_state: bool = False) -> OutgoingMessage:

@@ -25,6 +25,9 @@ log = logging.getLogger(__name__)
 READ_HERE_BYTES = 256 << 10
 """The largest transfer for whose sake a compute thread reads a connection itself. Larger ones are better received by
 several threads at once, and their bytes take longer than waking a thread."""
+TRIAL_WAITS_S = 2.0
+"""The seconds by which a request that tries a plan lets later requests go first. If they were more, users would notice less
+of trials; if fewer, plans would be tried sooner on a device that is never idle."""
 START_TRANSFER = -1
 """The `Tensors.transfer` of a message without arrays, with which the gateway starts a device whose program receives
 nothing."""
@@ -85,12 +88,14 @@ class RequestTask:
     installed: InstalledProgram
     progress: Progress
     exact: bool = False
-    """Whether none of the request's pieces may be rounded."""
+    """Whether none of the request's pieces may be rounded, as with all by which the agents try plans."""
     steps: tuple[SequenceStep, ...] = ()
     """The steps of sequences that the request makes: none, one, or one for each place of a batch."""
     kind: StepKind = StepKind.USUAL
     likely: int = 0
     """How many of the most likely entries the gateway wants of the pieces that go to it; 0 if it wants whole pieces."""
+    came_s: float = 0.0
+    """When the request came, on the monotonic clock."""
     is_checked: bool = field(default=False, init=False)
     """Whether a message of the request was found to be what a gateway may send."""
     began: Sequence[Value] = field(default=(), init=False)
@@ -120,6 +125,11 @@ class RequestTask:
     def by_sequence(self) -> Mapping[SequenceKey, SequenceStep]:
         """The steps by their sequences, without places of a batch that are of no sequence."""
         return {(self.deployment, self.epoch, one.sequence): one for one in self.steps if one.sequence}
+
+    @property
+    def counts_from_s(self) -> float:
+        """From when on the request waits for its turn."""
+        return self.came_s + TRIAL_WAITS_S if self.exact else self.came_s
 
     @property
     def subject(self) -> Subject:

@@ -106,8 +106,8 @@ class Tensors:
     arrays: tuple[Any, ...]
     """The meta of each piece of the transfer, in order, by which agent/wire/tensors.py reads the piece from the payload."""
     exact: bool = False
-    """Whether no piece of this request may be rounded, whatever the plan says: such a request is compared with a rounded
-    one."""
+    """Whether no piece of this request may be rounded, whatever the plan says: agents try plans by such requests, and
+    devices compute those of users first."""
     step: SequenceStep | None = field(default=None, metadata=OPTIONAL)
     """The step that the request is; None if it belongs to no sequence, so that states are zeros before it and are not kept
     after it."""

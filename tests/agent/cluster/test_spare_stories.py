@@ -20,7 +20,7 @@ EARLIER = "0.1.0+traces.leaves.signed-drains.starves.versions"
 
 
 def kept(count: int, spares: int | None, earlier: str = "") -> SimNet:
-    """A cluster that serves, and has had time to get ready whatever it wants. The box `earlier` is of an earlier release."""
+    """A cluster that serves, and has had time to get ready whatever it wants. The box `earlier` is of an older release."""
     net = SimNet(count, 31)
     if earlier:
         net.versions[earlier] = EARLIER

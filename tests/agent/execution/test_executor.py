@@ -12,6 +12,7 @@ from threading import Event
 import numpy as np
 import pytest
 
+from edgepart.agent.execution import tasks
 from edgepart.agent.execution.copies import Scratch
 from edgepart.agent.execution.executor import Executor, QueueLimits
 from edgepart.agent.execution.nchwc_array import PLAIN
@@ -335,6 +336,23 @@ def test_a_fault_in_a_run_is_that_requests_alone(net: Net, result: list[Array] |
         failed = net.failure()
         assert not failed.stale and why in failed.error and failed.request.endswith(request)
     assert executor.counters().requests_failed == 2
+
+
+@pytest.mark.parametrize(("waits_s", "order"), [(tasks.TRIAL_WAITS_S, "hut"), (0.0, "htu")])
+def test_requests_of_users_go_before_one_that_tries_a_plan_for_a_while(
+    net: Net, waits_s: float, order: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tasks, "TRIAL_WAITS_S", 1e6 * waits_s)
+    faulty = Faulty(net.plan.programs["a"])
+    executor = net.at["node-a"]
+    executor.install("m", EPOCH, _prepared(faulty), net.plan.transfers, handmade.NODES)
+    for request in "htu":  # One that holds the device, one that tries a plan, and a user's.
+        message = Tensors("m", EPOCH, f"{GATE}/0/{request}", 0, (), exact=request == "t")
+        executor.deliver(message, [handmade.request_input(1)[:, :, :5]])
+        assert faulty.entered.wait(BOUND_S)
+    faulty.go_on.set()
+    assert "".join(net.failure().request[-1] for _ in order) == order
+    assert executor.count_waiting() == (0, 0)
 
 
 def _prepared(faulty: Faulty) -> PreparedProgram:
