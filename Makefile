@@ -12,7 +12,7 @@ CPU_TORCH = $(PIP) install --retries 0 --extra-index-url https://download.pytorc
 # What `make lab` makes, as `python -m tests.lab --help` has it.
 LAB ?= --hosts 4 --slow 8 --rate 1gbit
 
-.PHONY: dist deb machines install-check rooms screenshots figures unequal coverage test-all demo test lint types tests lab lab-commands bench latency latency-slow-python latency-slower slow-python throughput weights engines links messages truth dominance placing placing-scale placing-proofs placing-tight climb search tofu optcnn bbgrap learned learned-seeds learning transports ciphers start memory replan failover chaos generation answers exports exporters models docs cases emulators processors avx2 aarch64 arm fuzz load simulate third lock clean
+.PHONY: dist deb machines install-check rooms screenshots figures before-after unequal coverage test-all demo test lint types tests lab lab-commands bench latency latency-slow-python latency-slower slow-python throughput weights engines links messages truth dominance placing placing-scale placing-proofs placing-tight climb search tofu optcnn bbgrap learned learned-seeds learning transports ciphers start memory replan failover chaos generation answers exports exporters models docs cases emulators processors avx2 aarch64 arm fuzz load simulate third lock clean
 .DEFAULT_GOAL := test
 # Tests start hundreds of processes, and each would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -238,8 +238,12 @@ transports: .venv/.dev | results  ## the data path over TCP and through a broker
 	$(call record,transports)
 
 messages: .venv/.dev | results  ## what a message between compute threads takes, beside bare TLS and TCP; takes a minute
-	$(BIN)/python -m benchmarks.messages --markdown > results/messages.md
+	$(BIN)/python -m benchmarks.messages --markdown --json results/messages.json > results/messages.md
 	$(call record,messages)
+
+before-after: .venv/.dev | results  ## what an earlier checkout measured on this machine, beside this one; BEFORE=../earlier/results
+	$(BIN)/python -m benchmarks.before_after $(BEFORE) results --markdown > results/beforeafter.md
+	$(call record,beforeafter)
 
 ciphers: .venv/.dev | results  ## what TLS costs; takes a minute
 	$(BIN)/python -m benchmarks.ciphers > results/ciphers.md
