@@ -12,6 +12,7 @@ from edgepart.agent.execution.carried_states import PlanId
 from edgepart.agent.execution.copies import plan_copy
 from edgepart.agent.execution.sequences import first_rows
 from edgepart.agent.wire.dtypes import element_dtype
+from edgepart.agent.wire.inference import ResumeSequence, WantRows
 from edgepart.agent.wire.tensors import Value
 from edgepart.planner.errors import FrameError
 from edgepart.planner.plans.plan import IN_PLACE_ROWS, KeptPiece, Piece
@@ -50,12 +51,11 @@ class FoundRows:
         """The rows of each piece that is needed."""
         return list(self._numbered().values())
 
-    def parts(self, most: int, most_bytes: int) -> Iterator[tuple[tuple[int, ...], list[Array]]]:
-        """Yield the numbers of pieces and their first rows, of each piece at most `most`, in parts of about so many
-        bytes."""
+    def parts(self, most_bytes: int) -> Iterator[tuple[tuple[int, ...], list[Array]]]:
+        """Yield the numbers of pieces and their first rows, in parts of about so many bytes."""
         found = self._numbered()
         numbers = list(found)
-        rows = [first_rows(found[number].array, min(most, self.position)) for number in numbers]
+        rows = [first_rows(found[number].array, self.position) for number in numbers]
         for part in parts_of([array.nbytes for array in rows], most_bytes):
             yield tuple(numbers[n] for n in part), [rows[n] for n in part]
 
@@ -68,6 +68,20 @@ class FoundRows:
 def _overlap(one: Piece, other: Piece) -> bool:
     same = one.tensor == other.tensor and one.region.rank == other.region.rank
     return same and not one.region.intersect(other.region).is_empty
+
+
+def usable_rows(want: ResumeSequence | WantRows, revision: int, position: int) -> int:
+    """How many of the first `position` rows, which were kept in a revision, are those of the sequence that is resumed. A
+    sequence that was cut is still what it was before, up to where it was cut.
+
+    >>> from edgepart.agent.wire.inference import NO_EPOCH
+    >>> want = WantRows("chat", NO_EPOCH, "text", revision=3, position=9, since=5)
+    >>> [usable_rows(want, revision, position) for revision, position in ((3, 12), (3, 7), (2, 7), (2, 4), (1, 7))]
+    [9, 7, 5, 4, 0]
+    """
+    if revision == want.revision:
+        return min(position, want.position)
+    return min(position, want.position, want.since) if revision + 1 == want.revision else 0
 
 
 def gather_rows(

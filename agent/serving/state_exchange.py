@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from edgepart.agent.execution.carried_states import CarriedStates, PlanId
 from edgepart.agent.execution.tasks import gateway_of
-from edgepart.agent.serving.carried_rows import FoundRows, PieceRows, check_rows, gather_rows
+from edgepart.agent.serving.carried_rows import FoundRows, PieceRows, check_rows, gather_rows, usable_rows
 from edgepart.agent.serving.known_plans import FindPlan, known, program_of
 from edgepart.agent.serving.mirrors import Mirrors, SendStates, try_to_send
 from edgepart.agent.wire.inference import (
@@ -126,7 +126,7 @@ class StateExchange:
     def _resume(self, asked: ResumeSequence, now: float) -> None:
         plan = asked.deployment, asked.epoch
         here = self._states.rows_of(asked.sequence).get(plan)
-        if here is not None and here.revision == asked.revision and here.position >= asked.position:
+        if here is not None and usable_rows(asked, here.revision, here.position) == asked.position:
             self._tell_resumed(asked, asked.position)
             return
         if self._keeps_nothing(plan):
@@ -137,7 +137,7 @@ class StateExchange:
         others = [node for node in asked.sources if node != self._node and node not in self._lost]
         self._states.expect(plan, asked.sequence)
         one = self._resumptions[plan, asked.sequence] = _Resumption(asked, set(), now)
-        want = WantRows(*plan, asked.sequence, asked.revision, asked.position)
+        want = WantRows(*plan, asked.sequence, asked.revision, asked.position, asked.since)
         try:
             for found in self._rows_here(want, self._node):
                 one.found.setdefault(found.plan, []).extend(found.rows())
@@ -153,22 +153,21 @@ class StateExchange:
         asked = want.deployment, want.epoch
         needed = program_of(known(self._find, asked), asked, asker)[1].kept
         for plan, rows in self._states.rows_of(want.sequence).items():
-            if rows.revision == want.revision and rows.position:
+            if position := usable_rows(want, rows.revision, rows.position):
                 device, program = program_of(known(self._find, plan), plan, self._node)
-                yield FoundRows(plan, device, rows.position, program.kept, rows.values, needed)
+                yield FoundRows(plan, device, position, program.kept, rows.values, needed)
         for key, copy in self.mirrors.copies_of(want.sequence).items():
-            if copy.revision == want.revision and copy.position and copy.owner in (*self._lost, asker):
-                pieces = copy.program.kept
-                yield FoundRows(key.plan, key.device, copy.position, pieces, copy.arrays, needed)
+            position = usable_rows(want, copy.revision, copy.position)
+            if position and copy.owner in (*self._lost, asker):
+                yield FoundRows(key.plan, key.device, position, copy.program.kept, copy.arrays, needed)
 
     def _answer(self, want: WantRows, asker: str) -> None:
         """Send another device what it needs and is here; an empty answer if that is nothing."""
         about = want.sequence, want.revision
         try:
             for found in self._rows_here(want, asker):
-                position = min(found.position, want.position)
-                for numbers, rows in found.parts(position, SENT_BYTES):
-                    sent = SentRows(*found.plan, *about, found.device, position, numbers, last=False)
+                for numbers, rows in found.parts(SENT_BYTES):
+                    sent = SentRows(*found.plan, *about, found.device, found.position, numbers, last=False)
                     self._send(asker, sent, rows)
         finally:
             try_to_send(self._send, asker, SentRows(want.deployment, want.epoch, *about, "", 0))

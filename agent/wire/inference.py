@@ -172,6 +172,8 @@ class ResumeSequence:
     """What the sequence has come to for the gateway; states of later steps are of no use."""
     sources: Nodes
     """The nodes that may have states of it."""
+    since: Count = field(default=0, metadata=OPTIONAL)
+    """As in SequenceStep: rows of the revision before are of use up to there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +196,8 @@ class WantRows:
     sequence: Word
     revision: Count
     position: Count
+    since: Count = field(default=0, metadata=OPTIONAL)
+    """As in SequenceStep: rows of the revision before are of use up to there."""
 
 
 @dataclass(frozen=True, slots=True)

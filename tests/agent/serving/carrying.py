@@ -141,6 +141,7 @@ class World:
         """Errors in which messages ended."""
         self.tokens: list[int] = []
         self.revision = 1
+        self.since = 0
         self.now = 0.0
         self.epoch = 0
         self.shares: Mapping[str, tuple[int, int]] = {}
@@ -204,7 +205,7 @@ class World:
         """Ask the devices of the plan for the states that there are; returns how far they reach."""
         self.resumed.clear()
         asked = ResumeSequence(
-            *self.plan, SEQUENCE, self.revision, len(self.tokens), (*sorted(self.nodes), "gone")
+            *self.plan, SEQUENCE, self.revision, len(self.tokens), (*sorted(self.nodes), "gone"), self.since
         )
         for name in self.shares:
             self.wires.setdefault((GATE, name), deque()).append((asked, []))
@@ -223,7 +224,7 @@ class World:
         self.tokens.append(token)
         at, again = len(self.tokens) - 1, 0
         while at < len(self.tokens):
-            step = SequenceStep(SEQUENCE, at, at + 1, self.revision)
+            step = SequenceStep(SEQUENCE, at, at + 1, self.revision, self.since)
             try:
                 for name in self.shares:
                     self.nodes[name].step(self.plan, step, self.tokens, self.now)
@@ -242,5 +243,6 @@ class World:
 
     def cut(self, length: int) -> None:
         """Go on differently from this token on."""
-        self.revision += length < len(self.tokens)
+        if length < len(self.tokens):
+            self.revision, self.since = self.revision + 1, length
         del self.tokens[length:]

@@ -129,7 +129,22 @@ def test_rows_of_tokens_that_were_given_up_are_not_taken_for_others(mirrored: bo
         world.deliver()
     world.kill("a")
     world.switch({"b": (0, 4)}, {})
-    assert world.read(1) == (0 if mirrored else 7)
+    assert world.read(1) == (0 if mirrored else 4)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_what_a_cut_leaves_is_taken_along_before_a_step_is_made_behind_it(lost: bool) -> None:
+    world = World("ab", Random(1))
+    world.switch({"a": (0, 4)}, {"a": "b"})
+    for token in range(6):
+        world.read(token)
+    world.mirror()
+    world.deliver()
+    world.cut(5)
+    if lost:
+        world.kill("a")
+    world.switch({"b": (0, 4)}, {})
+    assert world.read(9) == 0
 
 
 def test_rows_go_to_a_mirror_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
