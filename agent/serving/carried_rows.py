@@ -4,7 +4,8 @@ several devices have. Rules: arrays only."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from edgepart.agent.wire.inference import ResumeSequence, WantRows
 from edgepart.agent.wire.tensors import Value
 from edgepart.planner.errors import FrameError
 from edgepart.planner.plans.plan import IN_PLACE_ROWS, KeptPiece, Piece
-from edgepart.planner.region import Array, span
+from edgepart.planner.region import Array, Region, span
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,25 +45,42 @@ class FoundRows:
     position: int
     pieces: Sequence[KeptPiece]
     arrays: Sequence[Value]
-    needed: Sequence[KeptPiece]
+    wanted: Sequence[KeptPiece]
     """The pieces that the other device keeps."""
 
     def rows(self) -> list[PieceRows]:
         """The rows of each piece that is needed."""
-        return list(self._numbered().values())
+        return [PieceRows(self.pieces[n].read, self.arrays[n], self.position) for n in self.needed()]
 
     def parts(self, most_bytes: int) -> Iterator[tuple[tuple[int, ...], list[Array]]]:
         """Yield the numbers of pieces and their first rows, in parts of about so many bytes."""
-        found = self._numbered()
-        numbers = list(found)
-        rows = [first_rows(found[number].array, self.position) for number in numbers]
+        needed = self.needed()
+        numbers = list(needed)
+        rows = [self._rows_of(number, needed[number].read) for number in numbers]
         for part in parts_of([array.nbytes for array in rows], most_bytes):
             yield tuple(numbers[n] for n in part), [rows[n] for n in part]
 
-    def _numbered(self) -> dict[int, PieceRows]:
-        every = enumerate(zip(self.pieces, self.arrays, strict=True))
-        found = {number: PieceRows(piece.read, array, self.position) for number, (piece, array) in every}
-        return {number: rows for number, rows in found.items() if rows.overlaps(self.needed)}
+    def needed(self) -> dict[int, KeptPiece]:
+        """The parts of pieces that are needed, by the numbers of the pieces."""
+        every = ((number, crop_to(piece, self.wanted)) for number, piece in enumerate(self.pieces))
+        return {number: piece for number, piece in every if piece is not None}
+
+    def _rows_of(self, number: int, part: Piece) -> Array:
+        """The rows of a part of a piece."""
+        whole, rows = self.pieces[number].read, first_rows(self.arrays[number], self.position)
+        at = _rows_of(part, self.position).region.within(_rows_of(whole, self.position).region)
+        return at.crop(rows)
+
+
+def crop_to(piece: KeptPiece, wanted: Iterable[KeptPiece]) -> KeptPiece | None:
+    """The smallest part of a piece that has all that is wanted of it; None if that is nothing."""
+    whole = piece.read.region
+    parts = [whole.intersect(one.read.region) for one in wanted if _overlap(piece.read, one.read)]
+    if not parts:
+        return None
+    region = reduce(Region.union_spans, parts)
+    read = Piece(piece.read.tensor, region)
+    return replace(piece, read=read, nbytes=piece.nbytes * region.size // whole.size)
 
 
 def _overlap(one: Piece, other: Piece) -> bool:

@@ -17,6 +17,7 @@ from edgepart.agent.serving.state_exchange import StateExchange
 from edgepart.agent.wire.inference import (
     Epoch,
     ResumeSequence,
+    SentRows,
     SequenceResumed,
     SequenceStep,
     StateMessage,
@@ -137,6 +138,8 @@ class World:
         self.nodes = {name: Node(name, self) for name in names}
         self.wires: dict[tuple[str, str], deque[tuple[StateMessage, list[Value]]]] = {}
         self.resumed: dict[str, int] = {}
+        self.carried_bytes = 0
+        """What has travelled of rows that were asked for."""
         self.faults: list[EdgepartError] = []
         """Errors in which messages ended."""
         self.tokens: list[int] = []
@@ -155,6 +158,8 @@ class World:
             assert isinstance(message, SequenceResumed)
             self.resumed[source] = message.position
         elif target in self.nodes:
+            if isinstance(message, SentRows):
+                self.carried_bytes += sum(np.asarray(value).nbytes for value in values)
             self.wires.setdefault((source, target), deque()).append((message, values))
         else:
             raise Unavailable(f"no connection with {target}")
