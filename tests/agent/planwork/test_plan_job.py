@@ -360,6 +360,33 @@ def test_what_a_text_needs_of_the_logits_is_all_that_is_taken_to_travel(tmp_path
     assert to_gateway(options) == [LIKELY_BYTES]
 
 
+def test_a_plan_for_the_loss_of_a_mirrored_device_leaves_states_where_they_are(tmp_path: Path) -> None:
+    path = tiny_language(tmp_path / "tiny") / "model.onnx"
+    _, _, options, _ = examine_model(
+        path, DeployOptions(strategy="pipeline", context=128, mirrors=True, devices=("d0", "d1"))
+    )
+    computer = PlanComputer(lambda _: path, NODES[0])
+
+    def made(one: ComputePlan) -> PlanComputed:
+        found = computer.compute(replace(one, deployment=replace(one.deployment, options=options)))
+        assert isinstance(found, PlanComputed)
+        return found
+
+    served = made(order(2, "pipeline"))
+    plan = plan_from_bytes(served.plan)
+    assert plan.mirrors == {"d0": "d1", "d1": "d0"}
+    whole = order(3, "pipeline")
+    for lost in (0, 1):
+        left = [n for n in range(3) if n != lost]
+        key = replace(whole.key, devices=tuple(whole.key.devices[n] for n in left))
+        without = replace(whole, key=key, cards=tuple(whole.cards[n] for n in left))
+        found = made(replace(without, serving=served.plan, chosen=served.chosen))
+        # The other one has the states of both.
+        assert {*plan_from_bytes(found.plan).programs} == {f"d{1 - lost}"}
+        refuge = made(replace(without, key=replace(key, alone=True), serving=served.plan))
+        assert {*plan_from_bytes(refuge.plan).programs} == {f"d{1 - lost}"}
+
+
 def with_memory(one: ComputePlan, nbytes: float) -> ComputePlan:
     device = replace(DEVICE, memory_bytes=nbytes)
     return replace(
