@@ -54,7 +54,10 @@ def find_contingency_plans(
         key = make_key_without(node, plans, world, now)
         found = planning.found(key)
         if found is not None and not variant:
-            if borrowed is not None and not planning.is_gain(found.latency_s, borrowed.order.latency_s):
+            worse = borrowed is None or planning.is_gain(found.latency_s, borrowed.order.latency_s)
+            if (
+                not worse and not key.heir_of
+            ):  # A plan that was made for another one does not leave states in place.
                 spares.suffices(node)
             elif not spares.has_pending(world):
                 placement = make_placement(found, plans, world, next(new_epoch))

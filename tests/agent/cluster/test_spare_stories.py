@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from hashlib import sha256
 from itertools import pairwise, product
 from pathlib import Path
 
@@ -272,3 +273,23 @@ def test_what_runs_the_model_itself_after_a_loss_is_tried_where_a_text_would_wai
     epochs = {epoch for box in net.boxes.values() for _, epoch in box.plans}
     assert len(epochs) == 3 and tried <= epochs
     assert len(tried) == (3 if text else 1)
+
+
+def test_where_states_are_mirrored_plans_of_before_do_for_losses_only_until_others_are_made() -> None:
+    net = SimNet(4, 11)
+    for node in (A, B, C):
+        net.start(node)
+    net.until(lambda: not net.settled_faults(), 10)
+    net.deploy(A, options=DeployOptions(mirrors=True))
+    net.until(lambda: uses(net, A, B, C), 60)
+    net.run(30)
+    net.start(D)
+    net.until(lambda: uses(net, A, B, C, D), 120)
+    net.run(60)
+    controller = net.core(net.core(A).leader).controller
+    assert controller is not None
+    plans = controller._cutovers["net"].plans
+    assert plans.active is not None and len(plans.spares) == 4
+    serving = sha256(plans.active.order.plan).hexdigest()[:16]
+    made_for = [spare.made_for for spare in plans.spares]
+    assert all(key is not None and key.heir_of == serving for key in made_for)
