@@ -467,14 +467,14 @@ def _seconds_of(current: bytes, study: Study, asked: Plan | None) -> float:
     """Predicted seconds of the plan that serves now on this cluster, for a request or, if throughput is the objective,
     between two requests; inf if there is no such plan or it cannot run.
 
-    A division that the user asked for is not compared: if `asked`, its plan, takes other devices than the plan that
-    serves, the result is inf."""
+    A division that the user asked for is not compared: if `asked`, its plan, takes more devices than the plan that serves,
+    the result is inf. Which devices it takes, if they are as many or fewer, was decided by their speed."""
     if not current:
         return math.inf
     plan: Plan = plan_from_bytes(current)
     there: Mapping[str, object] = {device.name: device for device in study.memo.cluster.devices}
-    moved = asked is not None and asked.programs.keys() != plan.programs.keys()
-    if moved or not plan.programs.keys() <= there.keys() or _lost_engines(plan, study.memo.cluster):
+    divided = asked is not None and len(asked.programs) > len(plan.programs)
+    if divided or not plan.programs.keys() <= there.keys() or _lost_engines(plan, study.memo.cluster):
         return math.inf
     simulation = simulate(plan, study.memo.cluster, study.memo.problem.gateway, study.memo.cost)
     if study.memo.problem.objective == "throughput":

@@ -23,6 +23,12 @@ REREADING_S = 30.0
 """The longest pause of a text whose plan changes that a move takes into account, in seconds: all of the text is read again.
 While texts are continued a move waits for as long as it takes to gain that pause; with a higher limit long texts pause less
 often, and better plans serve later."""
+SILENCE = 10.0
+"""How many times as bad as slower tokens a pause in the middle of a text is. A move waits for texts to end until it would
+have gained so many times their pause, or for TEXTS_END_S."""
+TEXTS_END_S = 60.0
+"""Within how many seconds most texts end. With more, a better plan serves later where one text follows the other; with
+less, long texts pause for a plan that is only faster."""
 
 
 def abandon(plans: DeploymentPlans, world: LeaderView, now: float) -> list[Effect]:
@@ -136,7 +142,10 @@ def _waits_for_sequences(
         rate = slowest_bytes_per_s({*placement.nodes, *serving.nodes}, world.cluster.cards)
         if rate:  # The states go from device to device.
             pause_s = min(pause_s, steps * placement.step_bytes / rate)
-    return gain > 0 and now < placement.waits_since + pause_s / gain
+    if gain <= 0:
+        return False
+    gained_s = pause_s / gain
+    return now < placement.waits_since + max(gained_s, min(SILENCE * gained_s, TEXTS_END_S))
 
 
 def _falls_short(placement: PlanRollout, plans: DeploymentPlans, world: LeaderView) -> bool:

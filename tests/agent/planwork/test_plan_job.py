@@ -64,6 +64,16 @@ def test_a_division_that_was_asked_for_follows_the_members(strategy: str, weighe
     assert again.current_latency_s == pytest.approx(both.latency_s)
 
 
+def test_which_devices_a_division_takes_is_decided_by_speed() -> None:
+    pair = computed(order(2, "pipeline"))
+    whole = order(3, "pipeline", pair.plan)
+    quicker = replace(DEVICE, flops_per_s=3e10, memory_bytes_per_s=3e10)
+    fast = Card(JOINER, write_card(MeasuredDevice(quicker)))
+    found = computed(replace(whole, cards=(*whole.cards[:2], fast)))
+    assert pair.names == ("d0", "d1") and found.names == ("d0", "d2")
+    assert found.latency_s < found.current_latency_s < math.inf
+
+
 def thorough(
     current: bytes = b"", measured_s: float = 0.0, profiles: tuple[Profile, ...] = ()
 ) -> PlanComputed:
