@@ -266,9 +266,9 @@ def _with_states(study: Study, order: ComputePlan, before: SavedStrategy | None)
     if not order.serving or order.key.refused:
         return None
     serving = plan_from_bytes(order.serving)
-    if order.prompt:
+    if order.prompt or before is None:  # Another leader chose what serves.
         return alone_with_states(study, serving)
-    return with_heir(study, serving, before) if before is not None else None
+    return with_heir(study, serving, before)
 
 
 def _search_again(

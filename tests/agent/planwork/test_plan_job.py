@@ -393,6 +393,8 @@ def test_a_plan_for_the_loss_of_a_mirrored_device_leaves_states_where_they_are(t
         found = made(replace(without, serving=served.plan, chosen=served.chosen))
         # The other one has the states of both.
         assert {*plan_from_bytes(found.plan).programs} == {f"d{1 - lost}"}
+        of_another_leader = made(replace(without, serving=served.plan))
+        assert {*plan_from_bytes(of_another_leader.plan).programs} == {f"d{1 - lost}"}
         refuge = made(replace(without, key=replace(key, alone=True), serving=served.plan))
         assert {*plan_from_bytes(refuge.plan).programs} == {f"d{1 - lost}"}
 
