@@ -130,12 +130,16 @@ def _waits_for_sequences(
     plan would have to be made again, or their states sent to other devices. The more steps and the less it gains, the
     longer it waits for them to end."""
     serving = plans.active
-    if not plans.serving or serving is None or placement.instead_of_s == math.inf:
-        return False  # It was not made for the sake of speed.
+    if not plans.serving or serving is None or placement.order.plan == serving.order.plan:
+        return False
     steps = world.continued(serving.order.deployment, serving.epoch)
     if not steps:
         return False
     placement.waits_since = min(placement.waits_since, now)
+    if (
+        placement.instead_of_s == math.inf
+    ):  # It was not made for the sake of speed, but because devices have come.
+        return now < placement.waits_since + TEXTS_END_S
     gain = 1 - placement.order.latency_s / placement.instead_of_s
     pause_s = min(REREADING_S, steps * placement.order.latency_s)
     if placement.step_bytes and serving.step_bytes:

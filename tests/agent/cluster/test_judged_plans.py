@@ -252,9 +252,15 @@ def test_a_better_plan_waits_for_the_end_of_sequences_as_it_would_make_all_their
     assert story.cutover.standing is not None and "waits" not in story.cutover.standing.text
 
 
-def test_a_plan_that_was_not_made_for_the_sake_of_speed_waits_for_nobody() -> None:
+def test_a_plan_that_was_not_made_for_the_sake_of_speed_waits_no_longer_than_texts_take() -> None:
     """Members that a division should follow have come, for example."""
-    assert serves(better_offered([], continued=1024, current_s=math.inf, weighed=False)) == 0.5
+    assert serves(better_offered([], current_s=math.inf, weighed=False)) == 0.5
+    story = better_offered([], continued=1024, current_s=math.inf, weighed=False)
+    began = story.now
+    while serves(story) == 1.0:
+        story.step(1.0)
+        assert story.now < began + 1000
+    assert story.now - began == pytest.approx(TEXTS_END_S, abs=4.0)
 
 
 @pytest.mark.parametrize(
