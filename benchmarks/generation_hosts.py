@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,13 @@ from benchmarks.generation_asking import AskJob, read_told
 from benchmarks.generation_bare import BareJob, BareText
 from benchmarks.generation_report import Told
 from benchmarks.models.language import LanguageFolder, language_folder
-from benchmarks.serving import client_of, deploy, settle
+from benchmarks.serving import POLL_S, SETTLED_S, client_of, deploy, settle
 from edgepart.agent.wire.inference import DeployOptions
-from edgepart.planner.errors import InternalError
+from edgepart.planner.errors import ClusterError, InternalError
 
 RATE = "1gbit"
 ASK_WITHIN_S = 3600.0
+LOADED_WITHIN_S = 300.0
 FIRST_HOST = "box-1"
 Say = Callable[[str], None]
 
@@ -107,6 +108,31 @@ class TextHosts:
                 return report
 
         return asyncio.run(wait())
+
+    def wait_until_loaded(self, name: str) -> None:
+        """Wait until the plan does not change any more, and no host has yet to load something for it: plans for losses, or
+        the sessions that read several texts together. Raises ClusterError if that takes too long."""
+        asyncio.run(self._wait_until_loaded(name))
+
+    async def _wait_until_loaded(self, name: str) -> None:
+        until = time.monotonic() + LOADED_WITHIN_S
+        async with AsyncExitStack() as stack:
+            clients = [
+                await stack.enter_async_context(client_of(agent))
+                for agent in self.made.running.agents.values()
+            ]
+            since, epoch = time.monotonic(), ""
+            while time.monotonic() < until:
+                said = [await client.get("/api/status") for client in clients]
+                card = next(card for card in said[0]["deployments"] if card["name"] == name)
+                whole = set(card["devices"]) <= set(card["covered"]) or len(self.names) == 1
+                busy = not whole or any(name in one["loading"] for one in said)
+                if busy or str(card["epoch"]) != epoch:
+                    since, epoch = time.monotonic(), str(card["epoch"])
+                elif time.monotonic() - since >= SETTLED_S:
+                    return
+                await asyncio.sleep(POLL_S)
+        raise ClusterError(f"{name}: something was still to be loaded after {LOADED_WITHIN_S:.0f} s")
 
     def plans(self, name: str) -> set[str]:
         """Return the epochs of the plans that serve."""

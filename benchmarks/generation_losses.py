@@ -104,6 +104,10 @@ class _Trial:
 
 def _kill_once(made: TextHosts, deployed: Deployed, trial: _Trial, number: int, say: Say) -> Loss:
     """Kill a host in the middle of a text, and let it come back."""
+    if trial.is_mirrored:
+        made.wait_until_loaded(
+            deployed.name
+        )  # Plans for losses are there, and the victim still computes when it is killed.
     computing = tuple(made.settled(deployed.name)["devices"])
     kind, victim, gateway = _choose(made, computing, (LEADER, FOLLOWER)[number % 2])
     if trial.is_mirrored:

@@ -162,7 +162,8 @@ def _step(steps: Steps, settings: StateSettings, sequence: int, position: int) -
 
 
 def _left(made: TextHosts, deployed: Deployed, settings: StateSettings) -> Iterator[Figure]:
-    """Begin many texts, and ask nothing more of them."""
+    """Begin many texts, and ask nothing more of them. What hosts load later than a plan is loaded before."""
+    made.wait_until_loaded(deployed.name)
     few = 5 * SEQUENCES
     made.ask(deployed, [[50 + number, 60, 70] for number in range(few)], 2)
     before = {name: made.resident_bytes(name) for name in made.names}

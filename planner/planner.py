@@ -19,6 +19,7 @@ from edgepart.planner.report.explain import explain_plan
 from edgepart.planner.report.sentences import as_sentence
 from edgepart.planner.search.choose_borders import send_borders_first
 from edgepart.planner.search.choose_detours import add_detours
+from edgepart.planner.search.heirs import take_if_about_as_fast
 from edgepart.planner.search.study import Study
 from edgepart.planner.simulation.latency import Simulation, simulate
 from edgepart.planner.strategies.out_of_memory import explain_infeasible
@@ -57,14 +58,15 @@ def choose_plan(
     digests: Digests | None = None,
     study: Study | None = None,
     also: Iterable[Strategy] = (),
+    rather: Strategy | None = None,
 ) -> tuple[Plan, Simulation, Strategy]:
     """The best plan of a strategy, its simulation, and the chosen candidate. `also` are further candidates to compare
-    with the strategy's own.
+    with the strategy's own, and `rather` is one that is taken if it is about as fast as the best.
 
     Raises Infeasible if no plan fits the devices' memory, and UsageError for an unknown strategy, objective or axis."""
     study = study or Study(problem, profiles)
     strategy = best_strategy(problem, strategy_name, study)
-    strategy = study.scorer.pick_best([strategy, *also])
+    strategy = take_if_about_as_fast(study, rather, study.scorer.pick_best([strategy, *also]))
     plan = study.memo.lowering.plan(strategy, model_digest=model_digest, digests=digests)
     simulation = simulate(plan, problem.cluster, problem.gateway, study.memo.cost)
     why = explain_plan(study, strategy, simulation, _alone(study))

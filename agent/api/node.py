@@ -714,6 +714,7 @@ class NodeApi:
             "refused": self._residents.refused_devices(),
             "disk": dict(self._diagnostics.disk()),
             "sequences": self._sequences_here(),
+            "loading": self._plans.unfinished,
             "workers_ended": dict(self._inference.workers_ended()),
             "plans_refused": dict(self._core.controller.count_refused() if self._core.controller else {}),
             "traffic": {

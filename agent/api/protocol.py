@@ -359,10 +359,10 @@ class Node(Protocol):
         a server, None if it has not said), "deployments": [...], "drains": devices that
         are drained or being removed, "refused": devices that are not taken in, "disk": {"free_bytes",
         "trouble", "damaged"}, "sequences": {"kept", "bytes", "evictions", "replays", "batches", "resumed",
-        "mirrored_bytes"} of this device, "traffic": {peer: {"sent_bytes", "received_bytes"}} of this device since its
-        agent was started, "drifts": {deployment: {device: factor}}}. `leader` is the leader's name or null, `http` a URL
-        or null; `members` lists this device too. `deployments` may be left out: the gateway puts the cards of
-        `models()` there."""
+        "mirrored_bytes"} of this device, "loading": deployments of which it has yet to load something, "traffic": {peer:
+        {"sent_bytes", "received_bytes"}} of this device since its agent was started, "drifts": {deployment: {device:
+        factor}}}. `leader` is the leader's name or null, `http` a URL or null; `members` lists this device too.
+        `deployments` may be left out: the gateway puts the cards of `models()` there."""
 
     def devices(self) -> dict[str, Any]:
         """The devices in the form of cluster.json (planner/devices/cluster.py), with extra keys if they are

@@ -22,7 +22,7 @@ from edgepart.agent.wire.inference import DeployOptions
 from edgepart.planner.devices.cluster import Cluster
 from edgepart.planner.errors import EdgepartError, Infeasible, NotInstalled, UserError
 from edgepart.planner.figures import format_figure, format_seconds
-from edgepart.planner.layout.strategy import Problem
+from edgepart.planner.layout.strategy import Problem, Strategy
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph
 from edgepart.planner.model.states import keep_states
@@ -30,6 +30,8 @@ from edgepart.planner.planner import Digests, best_single_device, choose_plan
 from edgepart.planner.plans.plan import IN_PLACE_ROWS, Plan, plan_from_bytes, plan_to_bytes
 from edgepart.planner.report.sentences import as_sentence
 from edgepart.planner.search import checkpoint as choices
+from edgepart.planner.search.checkpoint import SavedStrategy
+from edgepart.planner.search.heirs import alone_with_states, with_heir
 from edgepart.planner.search.mirrors import add_mirrors, bytes_by_mirror
 from edgepart.planner.search.prefill import add_batch, add_prefill
 from edgepart.planner.search.refine import refine
@@ -229,10 +231,17 @@ def _search(
     refinements of the plan that serves, if that was made by the same strategy. `forms` are the graphs of steps that read
     many rows at once, and of steps in several sequences; the former are not used without `in_blocks`."""
     before = choices.read(order.chosen) if order.chosen else None
-    also = refine(study, before) if before is not None and before.name == strategy else ()
+    refined = before is not None and before.name == strategy and not order.serving
+    also = refine(study, before) if before is not None and refined else ()
     model = order.deployment.model
     plan, simulation, found = choose_plan(
-        study.memo.problem, strategy, model, digests=digests, study=study, also=also
+        study.memo.problem,
+        strategy,
+        model,
+        digests=digests,
+        study=study,
+        also=also,
+        rather=_with_states(study, order, before),
     )
     without = TOKEN_BY_TOKEN, "texts at the same time are computed one after the other"
     for graph, add, what in zip(forms, (add_prefill, add_batch), without, strict=True):
@@ -249,6 +258,17 @@ def _search(
         if fault:
             plan = replace(plan, why=f"{plan.why}\n{as_sentence(f'states are not mirrored: {fault}')}")
     return plan, simulation, choices.write(study.candidates, found)
+
+
+def _with_states(study: Study, order: ComputePlan, before: SavedStrategy | None) -> Strategy | None:
+    """The strategy for a loss by which texts go on with their states where they are; None if there is none, or plans were
+    refused, of which it may be one."""
+    if not order.serving or order.key.refused:
+        return None
+    serving = plan_from_bytes(order.serving)
+    if order.prompt or before is None:  # Another leader chose what serves.
+        return alone_with_states(study, serving)
+    return with_heir(study, serving, before)
 
 
 def _search_again(
@@ -447,14 +467,14 @@ def _seconds_of(current: bytes, study: Study, asked: Plan | None) -> float:
     """Predicted seconds of the plan that serves now on this cluster, for a request or, if throughput is the objective,
     between two requests; inf if there is no such plan or it cannot run.
 
-    A division that the user asked for is not compared: if `asked`, its plan, takes other devices than the plan that
-    serves, the result is inf."""
+    A division that the user asked for is not compared: if `asked`, its plan, takes more devices than the plan that serves,
+    the result is inf. Which devices it takes, if they are as many or fewer, was decided by their speed."""
     if not current:
         return math.inf
     plan: Plan = plan_from_bytes(current)
     there: Mapping[str, object] = {device.name: device for device in study.memo.cluster.devices}
-    moved = asked is not None and asked.programs.keys() != plan.programs.keys()
-    if moved or not plan.programs.keys() <= there.keys() or _lost_engines(plan, study.memo.cluster):
+    divided = asked is not None and len(asked.programs) > len(plan.programs)
+    if divided or not plan.programs.keys() <= there.keys() or _lost_engines(plan, study.memo.cluster):
         return math.inf
     simulation = simulate(plan, study.memo.cluster, study.memo.problem.gateway, study.memo.cost)
     if study.memo.problem.objective == "throughput":

@@ -4,7 +4,8 @@ several devices have. Rules: arrays only."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
 
 import numpy as np
 
@@ -12,10 +13,11 @@ from edgepart.agent.execution.carried_states import PlanId
 from edgepart.agent.execution.copies import plan_copy
 from edgepart.agent.execution.sequences import first_rows
 from edgepart.agent.wire.dtypes import element_dtype
+from edgepart.agent.wire.inference import ResumeSequence, WantRows
 from edgepart.agent.wire.tensors import Value
 from edgepart.planner.errors import FrameError
 from edgepart.planner.plans.plan import IN_PLACE_ROWS, KeptPiece, Piece
-from edgepart.planner.region import Array, span
+from edgepart.planner.region import Array, Region, span
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,31 +45,61 @@ class FoundRows:
     position: int
     pieces: Sequence[KeptPiece]
     arrays: Sequence[Value]
-    needed: Sequence[KeptPiece]
+    wanted: Sequence[KeptPiece]
     """The pieces that the other device keeps."""
 
     def rows(self) -> list[PieceRows]:
         """The rows of each piece that is needed."""
-        return list(self._numbered().values())
+        return [PieceRows(self.pieces[n].read, self.arrays[n], self.position) for n in self.needed()]
 
-    def parts(self, most: int, most_bytes: int) -> Iterator[tuple[tuple[int, ...], list[Array]]]:
-        """Yield the numbers of pieces and their first rows, of each piece at most `most`, in parts of about so many
-        bytes."""
-        found = self._numbered()
-        numbers = list(found)
-        rows = [first_rows(found[number].array, min(most, self.position)) for number in numbers]
+    def parts(self, most_bytes: int) -> Iterator[tuple[tuple[int, ...], list[Array]]]:
+        """Yield the numbers of pieces and their first rows, in parts of about so many bytes."""
+        needed = self.needed()
+        numbers = list(needed)
+        rows = [self._rows_of(number, needed[number].read) for number in numbers]
         for part in parts_of([array.nbytes for array in rows], most_bytes):
             yield tuple(numbers[n] for n in part), [rows[n] for n in part]
 
-    def _numbered(self) -> dict[int, PieceRows]:
-        every = enumerate(zip(self.pieces, self.arrays, strict=True))
-        found = {number: PieceRows(piece.read, array, self.position) for number, (piece, array) in every}
-        return {number: rows for number, rows in found.items() if rows.overlaps(self.needed)}
+    def needed(self) -> dict[int, KeptPiece]:
+        """The parts of pieces that are needed, by the numbers of the pieces."""
+        every = ((number, crop_to(piece, self.wanted)) for number, piece in enumerate(self.pieces))
+        return {number: piece for number, piece in every if piece is not None}
+
+    def _rows_of(self, number: int, part: Piece) -> Array:
+        """The rows of a part of a piece."""
+        whole, rows = self.pieces[number].read, first_rows(self.arrays[number], self.position)
+        at = _rows_of(part, self.position).region.within(_rows_of(whole, self.position).region)
+        return at.crop(rows)
+
+
+def crop_to(piece: KeptPiece, wanted: Iterable[KeptPiece]) -> KeptPiece | None:
+    """The smallest part of a piece that has all that is wanted of it; None if that is nothing."""
+    whole = piece.read.region
+    parts = [whole.intersect(one.read.region) for one in wanted if _overlap(piece.read, one.read)]
+    if not parts:
+        return None
+    region = reduce(Region.union_spans, parts)
+    read = Piece(piece.read.tensor, region)
+    return replace(piece, read=read, nbytes=piece.nbytes * region.size // whole.size)
 
 
 def _overlap(one: Piece, other: Piece) -> bool:
     same = one.tensor == other.tensor and one.region.rank == other.region.rank
     return same and not one.region.intersect(other.region).is_empty
+
+
+def usable_rows(want: ResumeSequence | WantRows, revision: int, position: int) -> int:
+    """How many of the first `position` rows, which were kept in a revision, are those of the sequence that is resumed. A
+    sequence that was cut is still what it was before, up to where it was cut.
+
+    >>> from edgepart.agent.wire.inference import NO_EPOCH
+    >>> want = WantRows("chat", NO_EPOCH, "text", revision=3, position=9, since=5)
+    >>> [usable_rows(want, revision, position) for revision, position in ((3, 12), (3, 7), (2, 7), (2, 4), (1, 7))]
+    [9, 7, 5, 4, 0]
+    """
+    if revision == want.revision:
+        return min(position, want.position)
+    return min(position, want.position, want.since) if revision + 1 == want.revision else 0
 
 
 def gather_rows(

@@ -112,6 +112,12 @@ class LoadedPlans:
         """Whether a plan is being loaded."""
         return bool(self._loading)
 
+    @property
+    def unfinished(self) -> list[str]:
+        """The deployments of which this device has yet to load something: plans that it was told to, and programs of steps
+        in several sequences."""
+        return sorted({parent_of(name) for name, _ in (*self._loading, *self._adding)})
+
     def active(self, deployment: str) -> tuple[Epoch, HeldPlan] | None:
         """The epoch on which new requests start, and its plan; None if there is none."""
         epoch = self._active.get(deployment)

@@ -49,15 +49,16 @@ class Resumptions:
         self._loop = asyncio.get_running_loop()
         self._under_way: dict[str, _UnderWay] = {}
 
-    async def resume(self, deployment: str, sequence: str, revision: int, position: int) -> int:
-        """Let the devices that make the next step have the states of the sequence, which has come to `position` here.
-        Returns the position up to which all of them have them; 0 if the sequence has to be made again."""
+    async def resume(self, deployment: str, sequence: str, revision: int, position: int, since: int) -> int:
+        """Let the devices that make the next step have the states of the sequence, which has come to `position` here; up to
+        `since` it is what it was one revision before. Returns the position up to which all of them have them; 0 if the
+        sequence has to be made again."""
         found = self._resumes(deployment, sequence)
         if found is None or not position or not revision:
             return 0
         program, epoch, nodes = found
         sources = tuple(sorted(self._nodes(deployment)))
-        asked = ResumeSequence(program, epoch, sequence, revision, position, sources)
+        asked = ResumeSequence(program, epoch, sequence, revision, position, sources, since)
         one = _UnderWay(program, epoch, set(nodes), position, self._loop.create_future())
         self._under_way[sequence] = one
         began_s = self._loop.time()

@@ -2,8 +2,9 @@
 
 Two things are carried. A device that mirrors another one gets the rows that the other's states grow by, late and a few at a
 time, so that they are not in the way of requests. And when a gateway goes on with a sequence by another plan than before
-(ResumeSequence), the devices of that plan get the rows that they need from those that have them: the devices of the plan
-before, and for those that are lost the ones that mirror them. Whatever is missing is made again from the gateway's tokens.
+(ResumeSequence), the devices of that plan ask all others what they have, and get the rows that they need from those that
+have them: the devices of the plan before, and the ones that mirror them (row_offers.py). Whatever is missing is made again
+from the gateway's tokens.
 
 A sequence makes no steps while its states are read, because its gateway waits; and if it does not wait any more, what comes
 late is of no use.
@@ -11,17 +12,26 @@ late is of no use.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from edgepart.agent.execution.carried_states import CarriedStates, PlanId
 from edgepart.agent.execution.tasks import gateway_of
-from edgepart.agent.serving.carried_rows import FoundRows, PieceRows, check_rows, gather_rows
+from edgepart.agent.serving.carried_rows import (
+    FoundRows,
+    PieceRows,
+    check_rows,
+    crop_to,
+    gather_rows,
+    usable_rows,
+)
 from edgepart.agent.serving.known_plans import FindPlan, known, program_of
 from edgepart.agent.serving.mirrors import Mirrors, SendStates, try_to_send
+from edgepart.agent.serving.row_offers import RowOffer, choose_offers, reach, rows_by_node
 from edgepart.agent.wire.inference import (
     MirroredRows,
     ResumeSequence,
+    RowsOf,
     SentRows,
     SequenceResumed,
     StateMessage,
@@ -40,22 +50,26 @@ GIVEN_UP_S = 20.0
 
 @dataclass(eq=False)
 class _Resumption:
-    """A sequence that this device is about to go on with."""
+    """A sequence that this device is about to go on with. First all others say what they have; then those that were chosen
+    send their rows."""
 
     asked: ResumeSequence
-    missing: set[str]
-    """Nodes whose answers have not come."""
+    wanted: Sequence[KeptPiece]
     begun_s: float
-    found: dict[PlanId, list[PieceRows]] = field(default_factory=dict)
-    """What was found so far, by the plans by which it was made."""
+    here: dict[tuple[PlanId, str], FoundRows] = field(default_factory=dict)
+    """What this device has itself, by the plan and the device whose states they are."""
+    offers: list[RowOffer] = field(default_factory=list)
+    chosen: tuple[RowOffer, ...] | None = None
+    """The offers that are taken; None while others say what they have."""
+    question: int = 0
+    """The number of the question that was asked last."""
+    missing: set[str] = field(default_factory=set)
+    """Nodes whose answers to it have not come."""
+    found: list[PieceRows] = field(default_factory=list)
 
     def fill(self, pieces: Sequence[KeptPiece], arrays: Sequence[Array]) -> int:
-        """Copy what was found into the arrays; returns the number of rows. What was made by one plan is not mixed with what
-        was made by another, and the latest plan of which there is enough is taken."""
-        for _, found in sorted(self.found.items(), key=lambda item: item[0][1], reverse=True):
-            if position := gather_rows(pieces, arrays, found, self.asked.position):
-                return position
-        return 0
+        """Copy what was found into the arrays; returns the number of rows."""
+        return gather_rows(pieces, arrays, self.found, self.asked.position)
 
 
 class StateExchange:
@@ -69,6 +83,8 @@ class StateExchange:
         self.mirrors = Mirrors(node, send, states, find)
         self._lost: set[str] = set()
         self._resumptions: dict[tuple[PlanId, str], _Resumption] = {}
+        self._questions = 0
+        """The number of questions that were asked."""
 
     def retire(self, plan: PlanId) -> None:
         """Drop the copies of a plan that this device leaves, and wait for no states by it."""
@@ -106,9 +122,8 @@ class StateExchange:
         self.mirrors.lose(node)
         for key in [key for key in self._resumptions if gateway_of(key[1]) == node]:
             del self._resumptions[key]
-        for one in [one for one in self._resumptions.values() if node in one.missing]:
-            one.missing.discard(node)
-            self._finish_if_whole(one)
+        for one in [*self._resumptions.values()]:
+            self._lose_source(one, node)
 
     def send_grown(self) -> bool:
         """Send some of what has grown to the mirrors. Returns whether there is more."""
@@ -126,7 +141,7 @@ class StateExchange:
     def _resume(self, asked: ResumeSequence, now: float) -> None:
         plan = asked.deployment, asked.epoch
         here = self._states.rows_of(asked.sequence).get(plan)
-        if here is not None and here.revision == asked.revision and here.position >= asked.position:
+        if here is not None and usable_rows(asked, here.revision, here.position) == asked.position:
             self._tell_resumed(asked, asked.position)
             return
         if self._keeps_nothing(plan):
@@ -134,75 +149,127 @@ class StateExchange:
             return
         for key in [key for key, one in self._resumptions.items() if one.begun_s < now - GIVEN_UP_S]:
             del self._resumptions[key]
-        others = [node for node in asked.sources if node != self._node and node not in self._lost]
         self._states.expect(plan, asked.sequence)
-        one = self._resumptions[plan, asked.sequence] = _Resumption(asked, set(), now)
-        want = WantRows(*plan, asked.sequence, asked.revision, asked.position)
+        one = self._resumptions[plan, asked.sequence] = _Resumption(asked, (), now)
         try:
-            for found in self._rows_here(want, self._node):
-                one.found.setdefault(found.plan, []).extend(found.rows())
+            self._take_stock(one)
         except EdgepartError:
-            self._finish_if_whole(one)
+            self._go_on(one)
             raise
-        one.missing.update(node for node in others if try_to_send(self._send, node, want))
-        self._finish_if_whole(one)
+        if reach(one.wanted, one.offers, asked.position) < asked.position:
+            self._ask(one, {node: None for node in asked.sources if node not in (self._node, *self._lost)})
+        self._go_on(one)
+
+    def _take_stock(self, one: _Resumption) -> None:
+        """Note what this device needs, and what of it is here."""
+        want = self._want(one, None)
+        plan = want.deployment, want.epoch
+        one.wanted = program_of(known(self._find, plan), plan, self._node)[1].kept
+        for found in self._rows_here(want, self._node):
+            one.here[found.plan, found.device] = found
+            one.offers.append(
+                RowOffer(found.plan, found.device, self._node, found.position, [*found.needed().values()])
+            )
+
+    def _want(self, one: _Resumption, rows_of: RowsOf | None) -> WantRows:
+        asked = one.asked
+        about = asked.deployment, asked.epoch, asked.sequence, asked.revision, asked.position, asked.since
+        return WantRows(*about, one.question, rows_of)
+
+    def _ask(self, one: _Resumption, nodes: Mapping[str, RowsOf | None]) -> None:
+        """Ask nodes what they have, or for these rows."""
+        self._questions += 1
+        one.question = self._questions
+        one.missing = {
+            node
+            for node, rows_of in sorted(nodes.items())
+            if try_to_send(self._send, node, self._want(one, rows_of))
+        }
 
     def _rows_here(self, want: WantRows, asker: str) -> Iterator[FoundRows]:
-        """Yield what this device has of a sequence, as far as `asker` needs it, from its own states and from the copies of
-        those whose devices are lost, or ask."""
+        """Yield what this device has of a sequence, as far as `asker` needs it: its own states, and copies of others'."""
         asked = want.deployment, want.epoch
         needed = program_of(known(self._find, asked), asked, asker)[1].kept
         for plan, rows in self._states.rows_of(want.sequence).items():
-            if rows.revision == want.revision and rows.position:
+            if position := usable_rows(want, rows.revision, rows.position):
                 device, program = program_of(known(self._find, plan), plan, self._node)
-                yield FoundRows(plan, device, rows.position, program.kept, rows.values, needed)
+                yield FoundRows(plan, device, position, program.kept, rows.values, needed)
         for key, copy in self.mirrors.copies_of(want.sequence).items():
-            if copy.revision == want.revision and copy.position and copy.owner in (*self._lost, asker):
-                pieces = copy.program.kept
-                yield FoundRows(key.plan, key.device, copy.position, pieces, copy.arrays, needed)
+            if position := usable_rows(want, copy.revision, copy.position):
+                yield FoundRows(key.plan, key.device, position, copy.program.kept, copy.arrays, needed)
 
     def _answer(self, want: WantRows, asker: str) -> None:
-        """Send another device what it needs and is here; an empty answer if that is nothing."""
-        about = want.sequence, want.revision
+        """Tell another device what of the rows that it needs is here, or send it those that it has chosen."""
+        about, wanted = (want.sequence, want.revision), want.rows_of
         try:
             for found in self._rows_here(want, asker):
-                position = min(found.position, want.position)
-                for numbers, rows in found.parts(position, SENT_BYTES):
-                    sent = SentRows(*found.plan, *about, found.device, position, numbers, last=False)
-                    self._send(asker, sent, rows)
+                head = SentRows(*found.plan, *about, found.device, found.position, last=False)
+                head = replace(head, question=want.question)
+                if wanted is None:
+                    self._send(asker, replace(head, pieces=tuple(found.needed())), ())
+                elif found.plan == (wanted.deployment, wanted.epoch) and found.device in wanted.devices:
+                    for numbers, rows in found.parts(SENT_BYTES):
+                        self._send(asker, replace(head, pieces=numbers), rows)
         finally:
-            try_to_send(self._send, asker, SentRows(want.deployment, want.epoch, *about, "", 0))
+            end = SentRows(want.deployment, want.epoch, *about, "", 0, question=want.question)
+            try_to_send(self._send, asker, end)
 
     def _collect(self, message: SentRows, values: Sequence[Value], source: str) -> None:
         for one in [one for key, one in self._resumptions.items() if key[1] == message.sequence]:
-            if source not in one.missing or message.revision != one.asked.revision:
+            if source not in one.missing or message.question != one.question:
                 continue
             try:
                 if message.pieces:
-                    self._add(one, message, values)
+                    self._add(one, message, values, source)
             finally:
                 if message.last:
                     one.missing.discard(source)
-                    self._finish_if_whole(one)
+                    self._go_on(one)
 
-    def _add(self, one: _Resumption, message: SentRows, values: Sequence[Value]) -> None:
+    def _add(self, one: _Resumption, message: SentRows, values: Sequence[Value], source: str) -> None:
         plan = message.deployment, message.epoch
         program = known(self._find, plan).plan.programs.get(message.device)
-        if program is None or any(number >= len(program.kept) for number in message.pieces):
-            raise FrameError(f"rows came of pieces that {message.device!r} does not keep by plan {plan[1]}")
-        pieces = [program.kept[number] for number in message.pieces]
-        arrays = check_rows(pieces, values, 0, message.position)
-        one.found.setdefault(plan, []).extend(
-            PieceRows(piece.read, array, message.position)
-            for piece, array in zip(pieces, arrays, strict=True)
-        )
+        kept = program.kept if program is not None else ()
+        parts = [crop_to(kept[n], one.wanted) if n < len(kept) else None for n in message.pieces]
+        pieces = [part for part in parts if part is not None]
+        if len(pieces) < len(parts):
+            raise FrameError(
+                f"rows came of pieces that {message.device!r} does not keep by plan {plan[1]}, or that are not needed"
+            )
+        offer = RowOffer(plan, message.device, source, message.position, pieces)
+        if one.chosen is None:
+            one.offers.append(offer)
+        elif any(other.plan == plan for other in one.chosen):
+            arrays = check_rows(pieces, values, 0, message.position)
+            one.found += [
+                PieceRows(piece.read, array, message.position)
+                for piece, array in zip(pieces, arrays, strict=True)
+            ]
 
-    def _finish_if_whole(self, one: _Resumption) -> None:
-        """Put the rows together once all answers are here, and tell the gateway how far they reach."""
-        asked = one.asked
-        plan = asked.deployment, asked.epoch
-        if one.missing or self._resumptions.get((plan, asked.sequence)) is not one:
+    def _lose_source(self, one: _Resumption, node: str) -> None:
+        """Go on without what a lost node would have sent."""
+        one.offers = [offer for offer in one.offers if offer.node != node]
+        if node in one.missing and one.chosen is not None:
+            one.chosen, one.missing = None, set()  # Others may have the same rows.
+        one.missing.discard(node)
+        self._go_on(one)
+
+    def _go_on(self, one: _Resumption) -> None:
+        """Once all answers are here: ask for the rows that are to be taken, or put them together."""
+        plan = one.asked.deployment, one.asked.epoch
+        if one.missing or self._resumptions.get((plan, one.asked.sequence)) is not one:
             return
+        if one.chosen is None:
+            one.chosen = choose_offers(one.wanted, one.offers, self._node, one.asked.position)
+            mine = [offer for offer in one.chosen if offer.node == self._node]
+            one.found = [rows for offer in mine for rows in one.here[offer.plan, offer.device].rows()]
+            self._ask(one, rows_by_node(one.chosen, self._node))
+        if not one.missing:
+            self._finish(plan, one)
+
+    def _finish(self, plan: PlanId, one: _Resumption) -> None:
+        """Put the rows together, and tell the gateway how far they reach."""
+        asked = one.asked
         del self._resumptions[plan, asked.sequence]
         position = 0
         try:

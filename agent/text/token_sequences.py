@@ -31,8 +31,8 @@ SPEEDS = 8
 """The number of last answers of which the average speed is told."""
 
 
-Resume = Callable[[str, str, int, int], Awaitable[int]]
-"""resume(deployment, sequence, revision, position) is Resumptions.resume."""
+Resume = Callable[[str, str, int, int, int], Awaitable[int]]
+"""resume(deployment, sequence, revision, position, since) is Resumptions.resume."""
 
 
 @dataclass(eq=False)
@@ -270,7 +270,7 @@ class TokenSequences:
         """Find out how many tokens need not be read again, now that devices do not have the states of the sequence."""
         known = len(sequence.tokens)
         resume = self._resume if decoder.in_place else _resume_nothing
-        at = await resume(sequence.deployment, sequence.name, sequence.revision, known)
+        at = await resume(sequence.deployment, sequence.name, sequence.revision, known, sequence.since)
         self.resumed += at > 0
         if at < known or not known:
             sequence.replays += 1
@@ -333,7 +333,7 @@ class TokenSequences:
         sequence.name = self._make_name() if row is None else row.new_name(sequence.place)
 
 
-async def _resume_nothing(deployment: str, name: str, revision: int, position: int) -> int:
+async def _resume_nothing(deployment: str, name: str, revision: int, position: int, since: int) -> int:
     """Implements Resume for states that are not written in place, which cannot be carried."""
     return 0
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 from edgepart.agent.wire.bounds import (
     LARGEST,
+    MOST_MEMBERS,
     MOST_NAMES,
     Count,
     Digest,
@@ -172,6 +173,8 @@ class ResumeSequence:
     """What the sequence has come to for the gateway; states of later steps are of no use."""
     sources: Nodes
     """The nodes that may have states of it."""
+    since: Count = field(default=0, metadata=OPTIONAL)
+    """As in SequenceStep: rows of the revision before are of use up to there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,21 +188,36 @@ class SequenceResumed:
 
 
 @dataclass(frozen=True, slots=True)
+class RowsOf:
+    """The devices of a plan whose rows are wanted."""
+
+    deployment: PlanName
+    epoch: Epoch
+    devices: Annotated[tuple[Name, ...], Many(MOST_MEMBERS)]
+
+
+@dataclass(frozen=True, slots=True)
 class WantRows:
-    """A device that resumes a sequence by this plan asks another one for the rows of states that it needs. SentRows are the
-    answer."""
+    """A device that resumes a sequence by this plan asks another one what it has of the rows of states that it needs, and
+    then for some of them. SentRows are the answer."""
 
     deployment: PlanName
     epoch: Epoch
     sequence: Word
     revision: Count
     position: Count
+    since: Count = field(default=0, metadata=OPTIONAL)
+    """As in SequenceStep: rows of the revision before are of use up to there."""
+    question: Count = field(default=0, metadata=OPTIONAL)
+    """A number that the asker gives no other question. The answer repeats it."""
+    rows_of: RowsOf | None = field(default=None, metadata=OPTIONAL)
+    """Whose rows are to be sent; None if the asker wants to know what there is."""
 
 
 @dataclass(frozen=True, slots=True)
 class SentRows:
     """The first rows of some of the states that a device keeps of a sequence, from its first step to `position`: an answer
-    to WantRows, or a part of it. The payload holds them, in the order of `pieces`."""
+    to WantRows, or a part of it. The payload holds them, in the order of `pieces`, if the question was for rows."""
 
     deployment: PlanName
     epoch: Epoch
@@ -214,6 +232,7 @@ class SentRows:
     arrays: Annotated[tuple[Any, ...], Many(MOST_NAMES)] = ()
     last: bool = True
     """Whether nothing of the answer follows."""
+    question: Count = field(default=0, metadata=OPTIONAL)
 
 
 @dataclass(frozen=True, slots=True)

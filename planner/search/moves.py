@@ -36,17 +36,23 @@ def leave_out(choices: Choices, device: str, instead: str) -> dict[int, Choice]:
     def rest(devices: Iterable[str]) -> tuple[str, ...]:
         return tuple(name for name in devices if name != device) or (instead,)
 
-    found: dict[int, Choice] = {}
-    for number, choice in choices.items():
-        if isinstance(choice, Whole):
-            found[number] = Whole(rest(choice.devices))
-        elif isinstance(choice, Reduce) and isinstance(choice.then, Whole):
-            found[number] = replace(
-                choice, shares=shares(choice.shares), then=Whole(rest(choice.then.devices))
-            )
-        else:
-            found[number] = _with_shares(choice, shares)
-    return {number: _simplify(choice) for number, choice in found.items()}
+    return {number: _with_devices(choice, shares, rest) for number, choice in choices.items()}
+
+
+def hand_over(choices: Choices, device: str, heir: str) -> dict[int, Choice]:
+    """Gives all that `device` has to the heir: its place, or its part where the heir has one already."""
+
+    def shares(before: Shares) -> Shares:
+        found: dict[str, float] = {}
+        for name, share in before:
+            name = heir if name == device else name
+            found[name] = found.get(name, 0.0) + share
+        return tuple(found.items())
+
+    def rest(devices: Iterable[str]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(heir if name == device else name for name in devices))
+
+    return {number: _with_devices(choice, shares, rest) for number, choice in choices.items()}
 
 
 def widen(choices: Choices, axes: Iterable[str]) -> dict[int, Choice]:
@@ -72,6 +78,20 @@ def devices_of(choices: Choices) -> tuple[str, ...]:
         elif isinstance(choice, Divide):
             found.update((name, None) for name, _ in choice.shares)
     return tuple(found)
+
+
+def _with_devices(
+    choice: Choice,
+    shares: Callable[[Shares], Shares],
+    devices: Callable[[Iterable[str]], tuple[str, ...]],
+) -> Choice:
+    """The choice with other shares, and on other devices where it is whole."""
+    if isinstance(choice, Whole):
+        return Whole(devices(choice.devices))
+    if isinstance(choice, Reduce) and isinstance(choice.then, Whole):
+        then = Whole(devices(choice.then.devices))
+        return _simplify(replace(choice, shares=shares(choice.shares), then=then))
+    return _simplify(_with_shares(choice, shares))
 
 
 def _with_shares(choice: Choice, change: Callable[[Shares], Shares]) -> Choice:

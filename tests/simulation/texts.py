@@ -105,8 +105,8 @@ class Texts:
         self.device.net.ledger.texts.add(client)
         return client
 
-    async def _resume(self, deployment: str, sequence: str, revision: int, position: int) -> int:
-        at = await self.resumptions.resume(deployment, sequence, revision, position)
+    async def _resume(self, deployment: str, sequence: str, revision: int, position: int, since: int) -> int:
+        at = await self.resumptions.resume(deployment, sequence, revision, position, since)
         self.device.net.ledger.resumed_texts += at > 0
         return at
 

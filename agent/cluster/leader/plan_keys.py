@@ -29,8 +29,12 @@ def make_measured_key(plans: DeploymentPlans, world: LeaderView, now: float) -> 
 
 
 def make_key_without(node: str, plans: DeploymentPlans, world: LeaderView, now: float) -> PlanKey:
-    """The key of the plan that is wanted if that device is lost."""
-    return _with_drifts(make_key(plans, world, now, without=node), plans)
+    """The key of the plan that is wanted if that device is lost. Where states are mirrored, it depends on the plan that
+    serves."""
+    key = _with_drifts(make_key(plans, world, now, without=node), plans)
+    if plans.active is None or not plans.deployment.options.mirrors:
+        return key
+    return replace(key, heir_of=sha256(plans.active.order.plan).hexdigest()[:16])
 
 
 def make_key_alone(lost: str, plans: DeploymentPlans, world: LeaderView, now: float) -> PlanKey:

@@ -416,6 +416,7 @@ def make_compute_plan(
     urgent: bool,
     quick: bool = False,
     awaited: bool = False,
+    serving: bytes = b"",
     profiles: tuple[Profile, ...] = (),
     measured_s: float = 0.0,
     taken: Mapping[str, int] = MappingProxyType({}),
@@ -425,5 +426,17 @@ def make_compute_plan(
     cards = tuple(cluster.cards[node] for node, _, _ in key.devices)
     others = tuple(sorted(taken.items()))
     return ComputePlan(
-        key, deployment, cards, current, urgent, quick, profiles, measured_s, others, chosen, refines, awaited
+        key,
+        deployment,
+        cards,
+        current,
+        urgent,
+        quick,
+        profiles,
+        measured_s,
+        others,
+        chosen,
+        refines,
+        awaited,
+        serving,
     )

@@ -54,10 +54,18 @@ def find_contingency_plans(
         key = make_key_without(node, plans, world, now)
         found = planning.found(key)
         if found is not None and not variant:
-            if borrowed is not None and not planning.is_gain(found.latency_s, borrowed.order.latency_s):
+            worse = borrowed is None or planning.is_gain(found.latency_s, borrowed.order.latency_s)
+            if (
+                not worse and not key.heir_of
+            ):  # A plan that was made for another one does not leave states in place.
                 spares.suffices(node)
             elif not spares.has_pending(world):
-                spares.add(node, make_placement(found, plans, world, next(new_epoch)))
+                placement = make_placement(found, plans, world, next(new_epoch))
+                if plans.deployment.options.text:
+                    placement.verdict = (
+                        ""  # Or the first step of its sessions, a slow one, is that of a text that waits.
+                    )
+                spares.add(node, placement)
         elif planning.ask(key, now, b"", urgent=False, held=variant):
             yield _order_spare(key, plans, world)
             return
@@ -79,7 +87,20 @@ def _order_spare(key: PlanKey, plans: DeploymentPlans, world: LeaderView) -> Com
     """The order for a plan that takes over after a loss. The deployment's own plan will not serve any more then."""
     deployment = plans.deployment
     taken = memory_budget.sum_memory_bytes(world.orders_besides(deployment.name))
-    return make_compute_plan(key, deployment, world.cluster, b"", urgent=False, quick=True, taken=taken)
+    serving, chosen = b"", b""
+    if key.heir_of and plans.active is not None:
+        serving, chosen = plans.active.order.plan, plans.active.chosen
+    return make_compute_plan(
+        key,
+        deployment,
+        world.cluster,
+        b"",
+        urgent=False,
+        quick=True,
+        taken=taken,
+        serving=serving,
+        chosen=chosen,
+    )
 
 
 def _in_order(serving: PlanRollout, world: LeaderView) -> list[str]:

@@ -78,7 +78,8 @@ def _describe_state(plans: DeploymentPlans, world: LeaderView) -> tuple[str, str
     if coming is not None and not waits:
         return "preparing", status.describe_preparing(coming, world)
     if plans.active is not None and plans.serving:
-        later = "; a faster plan is ready, and waits for sequences to end" if waits else ""
+        what = "another" if coming is not None and coming.instead_of_s == math.inf else "a faster"
+        later = f"; {what} plan is ready, and waits for sequences to end" if waits else ""
         return "serving", f"{status.describe_serving(plans.active)}{later}"
     if missing := plans.kept.missing:
         return "waiting", f"{', '.join(missing)} served it before, and may come back"

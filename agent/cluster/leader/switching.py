@@ -23,6 +23,12 @@ REREADING_S = 30.0
 """The longest pause of a text whose plan changes that a move takes into account, in seconds: all of the text is read again.
 While texts are continued a move waits for as long as it takes to gain that pause; with a higher limit long texts pause less
 often, and better plans serve later."""
+SILENCE = 10.0
+"""How many times as bad as slower tokens a pause in the middle of a text is. A move waits for texts to end until it would
+have gained so many times their pause, or for TEXTS_END_S."""
+TEXTS_END_S = 60.0
+"""Within how many seconds most texts end. With more, a better plan serves later where one text follows the other; with
+less, long texts pause for a plan that is only faster."""
 
 
 def abandon(plans: DeploymentPlans, world: LeaderView, now: float) -> list[Effect]:
@@ -124,19 +130,26 @@ def _waits_for_sequences(
     plan would have to be made again, or their states sent to other devices. The more steps and the less it gains, the
     longer it waits for them to end."""
     serving = plans.active
-    if not plans.serving or serving is None or placement.instead_of_s == math.inf:
-        return False  # It was not made for the sake of speed.
+    if not plans.serving or serving is None or placement.order.plan == serving.order.plan:
+        return False
     steps = world.continued(serving.order.deployment, serving.epoch)
     if not steps:
         return False
     placement.waits_since = min(placement.waits_since, now)
+    if (
+        placement.instead_of_s == math.inf
+    ):  # It was not made for the sake of speed, but because devices have come.
+        return now < placement.waits_since + TEXTS_END_S
     gain = 1 - placement.order.latency_s / placement.instead_of_s
     pause_s = min(REREADING_S, steps * placement.order.latency_s)
     if placement.step_bytes and serving.step_bytes:
         rate = slowest_bytes_per_s({*placement.nodes, *serving.nodes}, world.cluster.cards)
         if rate:  # The states go from device to device.
             pause_s = min(pause_s, steps * placement.step_bytes / rate)
-    return gain > 0 and now < placement.waits_since + pause_s / gain
+    if gain <= 0:
+        return False
+    gained_s = pause_s / gain
+    return now < placement.waits_since + max(gained_s, min(SILENCE * gained_s, TEXTS_END_S))
 
 
 def _falls_short(placement: PlanRollout, plans: DeploymentPlans, world: LeaderView) -> bool:

@@ -237,6 +237,8 @@ class PlanKey:
     planner/plans/plan.py."""
     alone: bool = False
     """Whether the plan runs on one of these devices alone, the best one, whatever the options say."""
+    heir_of: str = ""
+    """The digest of the plan that serves, whose states are mirrored, if this one is for a loss; "" for other plans."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -623,6 +625,9 @@ class ComputePlan:
     awaited: bool = False
     """Whether requests wait for the plan now. It is then on one device alone if any has room, which takes no
     search."""
+    serving: bytes = b""
+    """The plan that serves, if this one is for the loss of one of its devices and its states are mirrored; `chosen` are its
+    choices then. A plan by which states stay where they are comes before others that are about as fast."""
 
     @property
     def prompt(self) -> bool:

@@ -12,7 +12,7 @@ import pytest
 from edgepart.agent.cluster.leader.replan_policy import ClusterView, PlanningTiming
 from edgepart.agent.cluster.leader.rollout import DeploymentRollout
 from edgepart.agent.cluster.leader.rollout_state import LeaderView, PlanRollout, epochs
-from edgepart.agent.cluster.leader.switching import REREADING_S
+from edgepart.agent.cluster.leader.switching import REREADING_S, SILENCE, TEXTS_END_S
 from edgepart.agent.cluster.state.cards import MeasuredDevice, write_card
 from edgepart.agent.cluster.state.drift import DriftBook
 from edgepart.agent.cluster.state.events import (
@@ -252,9 +252,15 @@ def test_a_better_plan_waits_for_the_end_of_sequences_as_it_would_make_all_their
     assert story.cutover.standing is not None and "waits" not in story.cutover.standing.text
 
 
-def test_a_plan_that_was_not_made_for_the_sake_of_speed_waits_for_nobody() -> None:
+def test_a_plan_that_was_not_made_for_the_sake_of_speed_waits_no_longer_than_texts_take() -> None:
     """Members that a division should follow have come, for example."""
-    assert serves(better_offered([], continued=1024, current_s=math.inf, weighed=False)) == 0.5
+    assert serves(better_offered([], current_s=math.inf, weighed=False)) == 0.5
+    story = better_offered([], continued=1024, current_s=math.inf, weighed=False)
+    began = story.now
+    while serves(story) == 1.0:
+        story.step(1.0)
+        assert story.now < began + 1000
+    assert story.now - began == pytest.approx(TEXTS_END_S, abs=4.0)
 
 
 @pytest.mark.parametrize(
@@ -264,10 +270,11 @@ def test_a_plan_that_was_not_made_for_the_sake_of_speed_waits_for_nobody() -> No
         (1024, 0.0, REREADING_S),
         (1024, RATE / 100, 1024 / 100),  # The states go to other devices.
         (1024, RATE, REREADING_S),
+        (1024, RATE / 1e4, 1024 / 1e4),
         (16, RATE, 16 * 0.5),  # Making the steps again takes less time.
     ],
 )
-def test_it_waits_no_longer_than_until_it_would_have_gained_what_that_costs(
+def test_it_waits_until_it_would_have_gained_what_that_costs_or_most_texts_have_ended(
     steps: int, step_bytes: float, pause_s: float
 ) -> None:
     story = better_offered([], continued=steps, step_bytes=step_bytes)
@@ -275,7 +282,9 @@ def test_it_waits_no_longer_than_until_it_would_have_gained_what_that_costs(
     while serves(story) == 1.0:
         story.step(1.0)
         assert story.now < began + 1000
-    assert story.now - began == pytest.approx(pause_s / 0.5, abs=4.0)
+    gained_s = pause_s / 0.5
+    wait_s = max(gained_s, min(SILENCE * gained_s, TEXTS_END_S))
+    assert story.now - began == pytest.approx(wait_s, abs=4.0)
 
 
 def test_a_candidate_whose_segments_were_not_all_timed_serves() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from hashlib import sha256
 from itertools import pairwise, product
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from edgepart.agent.cluster.state.events import ComputePlan, PlanKey
 from edgepart.agent.options import AgentOptions
+from edgepart.agent.wire.inference import DeployOptions
 from edgepart.planner.errors import UsageError
 from tests.agent.cluster.simnet import SimNet, node_id
 from tests.agent.cluster.test_cluster_stories import urgent_of, uses
@@ -250,3 +252,58 @@ def test_two_losses_at_once_wait_for_a_plan_on_one_device_only_and_a_better_one_
         urgent = [order for order in orders if order.urgent]
         assert urgent and all(order.awaited and order.quick for order in urgent), seed
         net.until(lambda net=net: uses(net, A, B), 60)  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("mirrors", [False, True])
+def test_where_states_are_mirrored_plans_for_losses_are_made_with_the_one_that_serves(mirrors: bool) -> None:
+    net = SimNet(3, 7)
+    net.start()
+    net.until(lambda: not net.settled_faults(), 10)
+    orders: list[ComputePlan] = []
+
+    def search_s(order: ComputePlan) -> float:
+        orders.append(order)
+        return 0.1
+
+    net.search_s = search_s
+    net.deploy(A, options=DeployOptions(mirrors=mirrors))
+    net.run(60)
+    serving = {box.plans["net", box.active["net"]].plan for box in net.boxes.values()}
+    assert len(serving) == 1
+    for_losses = [order for order in orders if 0 < len(order.key.devices) < 3 and not order.urgent]
+    assert for_losses and all(bool(order.key.heir_of) == mirrors for order in for_losses)
+    assert {order.serving for order in for_losses} == (serving if mirrors else {b""})
+
+
+@pytest.mark.parametrize("text", [False, True])
+def test_what_runs_the_model_itself_after_a_loss_is_tried_where_a_text_would_wait(text: bool) -> None:
+    net = SimNet(2, 7)
+    net.start()
+    net.alone_is_right = True
+    net.until(lambda: not net.settled_faults(), 10)
+    net.deploy(A, options=DeployOptions(text=text))
+    net.run(60)
+    tried = {order.epoch for _, order in net.tried}
+    epochs = {epoch for box in net.boxes.values() for _, epoch in box.plans}
+    assert len(epochs) == 3 and tried <= epochs
+    assert len(tried) == (3 if text else 1)
+
+
+def test_where_states_are_mirrored_plans_of_before_do_for_losses_only_until_others_are_made() -> None:
+    net = SimNet(4, 11)
+    for node in (A, B, C):
+        net.start(node)
+    net.until(lambda: not net.settled_faults(), 10)
+    net.deploy(A, options=DeployOptions(mirrors=True))
+    net.until(lambda: uses(net, A, B, C), 60)
+    net.run(30)
+    net.start(D)
+    net.until(lambda: uses(net, A, B, C, D), 120)
+    net.run(60)
+    controller = net.core(net.core(A).leader).controller
+    assert controller is not None
+    plans = controller._cutovers["net"].plans
+    assert plans.active is not None and len(plans.spares) == 4
+    serving = sha256(plans.active.order.plan).hexdigest()[:16]
+    made_for = [spare.made_for for spare in plans.spares]
+    assert all(key is not None and key.heir_of == serving for key in made_for)

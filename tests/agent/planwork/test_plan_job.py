@@ -64,6 +64,16 @@ def test_a_division_that_was_asked_for_follows_the_members(strategy: str, weighe
     assert again.current_latency_s == pytest.approx(both.latency_s)
 
 
+def test_which_devices_a_division_takes_is_decided_by_speed() -> None:
+    pair = computed(order(2, "pipeline"))
+    whole = order(3, "pipeline", pair.plan)
+    quicker = replace(DEVICE, flops_per_s=3e10, memory_bytes_per_s=3e10)
+    fast = Card(JOINER, write_card(MeasuredDevice(quicker)))
+    found = computed(replace(whole, cards=(*whole.cards[:2], fast)))
+    assert pair.names == ("d0", "d1") and found.names == ("d0", "d2")
+    assert found.latency_s < found.current_latency_s < math.inf
+
+
 def thorough(
     current: bytes = b"", measured_s: float = 0.0, profiles: tuple[Profile, ...] = ()
 ) -> PlanComputed:
@@ -358,6 +368,35 @@ def test_what_a_text_needs_of_the_logits_is_all_that_is_taken_to_travel(tmp_path
 
     assert to_gateway(replace(options, text=False)) == [300 * 4]
     assert to_gateway(options) == [LIKELY_BYTES]
+
+
+def test_a_plan_for_the_loss_of_a_mirrored_device_leaves_states_where_they_are(tmp_path: Path) -> None:
+    path = tiny_language(tmp_path / "tiny") / "model.onnx"
+    _, _, options, _ = examine_model(
+        path, DeployOptions(strategy="pipeline", context=128, mirrors=True, devices=("d0", "d1"))
+    )
+    computer = PlanComputer(lambda _: path, NODES[0])
+
+    def made(one: ComputePlan) -> PlanComputed:
+        found = computer.compute(replace(one, deployment=replace(one.deployment, options=options)))
+        assert isinstance(found, PlanComputed)
+        return found
+
+    served = made(order(2, "pipeline"))
+    plan = plan_from_bytes(served.plan)
+    assert plan.mirrors == {"d0": "d1", "d1": "d0"}
+    whole = order(3, "pipeline")
+    for lost in (0, 1):
+        left = [n for n in range(3) if n != lost]
+        key = replace(whole.key, devices=tuple(whole.key.devices[n] for n in left))
+        without = replace(whole, key=key, cards=tuple(whole.cards[n] for n in left))
+        found = made(replace(without, serving=served.plan, chosen=served.chosen))
+        # The other one has the states of both.
+        assert {*plan_from_bytes(found.plan).programs} == {f"d{1 - lost}"}
+        of_another_leader = made(replace(without, serving=served.plan))
+        assert {*plan_from_bytes(of_another_leader.plan).programs} == {f"d{1 - lost}"}
+        refuge = made(replace(without, key=replace(key, alone=True), serving=served.plan))
+        assert {*plan_from_bytes(refuge.plan).programs} == {f"d{1 - lost}"}
 
 
 def with_memory(one: ComputePlan, nbytes: float) -> ComputePlan:

@@ -17,6 +17,7 @@ from edgepart.agent.serving.state_exchange import StateExchange
 from edgepart.agent.wire.inference import (
     Epoch,
     ResumeSequence,
+    SentRows,
     SequenceResumed,
     SequenceStep,
     StateMessage,
@@ -137,10 +138,13 @@ class World:
         self.nodes = {name: Node(name, self) for name in names}
         self.wires: dict[tuple[str, str], deque[tuple[StateMessage, list[Value]]]] = {}
         self.resumed: dict[str, int] = {}
+        self.carried_bytes = 0
+        """What has travelled of rows that were asked for."""
         self.faults: list[EdgepartError] = []
         """Errors in which messages ended."""
         self.tokens: list[int] = []
         self.revision = 1
+        self.since = 0
         self.now = 0.0
         self.epoch = 0
         self.shares: Mapping[str, tuple[int, int]] = {}
@@ -154,6 +158,8 @@ class World:
             assert isinstance(message, SequenceResumed)
             self.resumed[source] = message.position
         elif target in self.nodes:
+            if isinstance(message, SentRows):
+                self.carried_bytes += sum(np.asarray(value).nbytes for value in values)
             self.wires.setdefault((source, target), deque()).append((message, values))
         else:
             raise Unavailable(f"no connection with {target}")
@@ -204,7 +210,7 @@ class World:
         """Ask the devices of the plan for the states that there are; returns how far they reach."""
         self.resumed.clear()
         asked = ResumeSequence(
-            *self.plan, SEQUENCE, self.revision, len(self.tokens), (*sorted(self.nodes), "gone")
+            *self.plan, SEQUENCE, self.revision, len(self.tokens), (*sorted(self.nodes), "gone"), self.since
         )
         for name in self.shares:
             self.wires.setdefault((GATE, name), deque()).append((asked, []))
@@ -223,7 +229,7 @@ class World:
         self.tokens.append(token)
         at, again = len(self.tokens) - 1, 0
         while at < len(self.tokens):
-            step = SequenceStep(SEQUENCE, at, at + 1, self.revision)
+            step = SequenceStep(SEQUENCE, at, at + 1, self.revision, self.since)
             try:
                 for name in self.shares:
                     self.nodes[name].step(self.plan, step, self.tokens, self.now)
@@ -242,5 +248,6 @@ class World:
 
     def cut(self, length: int) -> None:
         """Go on differently from this token on."""
-        self.revision += length < len(self.tokens)
+        if length < len(self.tokens):
+            self.revision, self.since = self.revision + 1, length
         del self.tokens[length:]

@@ -23,6 +23,7 @@ from edgepart.agent.cluster.state.events import (
 from edgepart.agent.execution.executor import Executor
 from edgepart.agent.execution.prepared import LoadUrgency, RunnableProgram
 from edgepart.agent.execution.sessions import Sessions
+from edgepart.agent.serving import loaded_plans
 from edgepart.agent.serving.arriving_weights import Arrived
 from edgepart.agent.serving.loaded_plans import LoadedPlans
 from edgepart.agent.serving.state_carrier import StateCarrier
@@ -235,6 +236,30 @@ def test_a_plan_that_cannot_be_timed_is_loaded_all_the_same() -> None:
         bench.fails = True
         bench.plans.load(order(weighed=True))
         assert await bench.answer() == PlanLoaded("m", EPOCH)
+
+    run(work)
+
+
+def test_programs_of_steps_in_several_sequences_come_last_and_until_then_the_device_is_not_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(loaded_plans, "BATCH_AFTER_S", 0.001)
+
+    async def work(bench: Bench) -> None:
+        bench.plans.load(order())
+        assert bench.plans.unfinished == ["m"]
+        assert await bench.answer() == PlanLoaded("m", EPOCH)
+        assert bench.plans.unfinished == []
+        held = bench.plans.held("m", EPOCH)
+        assert held is not None
+        held.plan = replace(held.plan, batch=held.plan)
+        prepared = len(bench.loading.urgencies)
+        bench.plans.switch(SwitchTo("m", EPOCH))
+        assert bench.plans.unfinished == ["m"] and not bench.plans.loading
+        async with asyncio.timeout(20):
+            while bench.plans.unfinished:
+                await asyncio.sleep(0.001)
+        assert bench.loading.urgencies[prepared:] == [LoadUrgency.BACKGROUND]
 
     run(work)
 

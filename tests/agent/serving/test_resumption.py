@@ -28,7 +28,7 @@ class Gateway:
         self.sent.append((node, message))
 
     async def asked(self, position: int = 9, revision: int = 3) -> asyncio.Task[int]:
-        task = asyncio.create_task(self.resumptions.resume("m", "gate/0/p", revision, position))
+        task = asyncio.create_task(self.resumptions.resume("m", "gate/0/p", revision, position, 0))
         await asyncio.sleep(0)
         return task
 

@@ -17,7 +17,7 @@ from edgepart.agent.serving import state_exchange
 from edgepart.agent.wire.inference import Epoch, MirroredRows, ResumeSequence, SentRows, WantRows
 from edgepart.planner.errors import FrameError, StateLost
 from edgepart.planner.plans.plan import Program
-from tests.agent.serving.carrying import GATE, HEADS, ROWS, SEQUENCE, Held, World
+from tests.agent.serving.carrying import CACHES, GATE, HEADS, ROWS, SEQUENCE, SIZE, Held, World
 
 NAMES = "abcd"
 
@@ -89,6 +89,24 @@ def test_a_plan_that_is_only_faster_takes_the_states_along_without_mirrors() -> 
     assert world.read(1) == 0
 
 
+def test_no_row_travels_that_is_here_already_or_has_come_from_another() -> None:
+    world = World("abc", Random(1))
+    world.switch({"a": (0, 2), "b": (2, 4)}, {"a": "b", "b": "c"})
+    for token in range(9):
+        world.read(token)
+    world.mirror(ROWS)
+    world.deliver()
+    world.switch({"a": (0, 1), "b": (1, 4)}, {"a": "b", "b": "c"})
+    assert world.read(1) == 0  # By both plans there are rows now.
+    world.mirror(ROWS)
+    world.deliver()
+    world.kill("b")
+    world.carried_bytes = 0
+    world.switch({"a": (0, 2), "c": (2, 4)}, {})
+    assert world.read(1) == 0
+    assert world.carried_bytes == len(CACHES) * 10 * SIZE * 4  # One head, which `c` sends to `a`.
+
+
 def test_without_mirrors_all_is_read_again_after_a_loss() -> None:
     world = World(NAMES, Random(1))
     world.switch({"a": (0, 3), "b": (3, 4)}, {})
@@ -129,7 +147,22 @@ def test_rows_of_tokens_that_were_given_up_are_not_taken_for_others(mirrored: bo
         world.deliver()
     world.kill("a")
     world.switch({"b": (0, 4)}, {})
-    assert world.read(1) == (0 if mirrored else 7)
+    assert world.read(1) == (0 if mirrored else 4)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_what_a_cut_leaves_is_taken_along_before_a_step_is_made_behind_it(lost: bool) -> None:
+    world = World("ab", Random(1))
+    world.switch({"a": (0, 4)}, {"a": "b"})
+    for token in range(6):
+        world.read(token)
+    world.mirror()
+    world.deliver()
+    world.cut(5)
+    if lost:
+        world.kill("a")
+    world.switch({"b": (0, 4)}, {})
+    assert world.read(9) == 0
 
 
 def test_rows_go_to_a_mirror_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,7 +308,7 @@ def test_rows_by_a_plan_that_is_not_held_are_late_and_keep_nobody_waiting() -> N
     device = world.nodes["c"].exchange
     device.take(ResumeSequence(*world.plan, SEQUENCE, 1, 1, ("a",)), (), GATE, 0.0)
     with pytest.raises(StateLost):
-        device.take(SentRows(*before, SEQUENCE, 1, "a", 1, (0, 1)), rows(1, 4), "a", 0.0)
+        device.take(SentRows(*before, SEQUENCE, 1, "a", 1, (0, 1), question=1), (), "a", 0.0)
     assert world.resumed == {"c": 0}
 
 
@@ -290,9 +323,9 @@ def test_a_device_that_keeps_no_states_does_not_hold_up_those_that_do() -> None:
     assert world.resumed == {"b": 1}
 
 
-@pytest.mark.parametrize("pieces", [(5,), (0,), (0, 1, 1)])
+@pytest.mark.parametrize(("question", "pieces"), [(1, (5,)), (2, (5,)), (2, (0,)), (2, (0, 1, 1))])
 def test_an_answer_of_other_pieces_than_there_are_is_refused_and_ends_nothing(
-    pieces: tuple[int, ...],
+    question: int, pieces: tuple[int, ...]
 ) -> None:
     world = World("abc", Random(1))
     world.switch({"a": (0, 2), "b": (2, 4)}, {})
@@ -300,10 +333,15 @@ def test_an_answer_of_other_pieces_than_there_are_is_refused_and_ends_nothing(
     world.switch({"c": (0, 4)}, {})
     device = world.nodes["c"].exchange
     device.take(ResumeSequence(*world.plan, SEQUENCE, 1, 1, ("a", "b", "c")), (), GATE, 0.0)
-    sent = SentRows("m", Epoch(1, 1), SEQUENCE, 1, "a", 1, pieces)
+    offer = SentRows("m", Epoch(1, 1), SEQUENCE, 1, "a", 1, (0, 1), question=1)
+    other = replace(offer, device="b")
+    if question == 2:
+        device.take(offer, (), "a", 0.0)
+        device.take(other, (), "b", 0.0)
     with pytest.raises(FrameError):
-        device.take(sent, rows(1), "a", 0.0)
-    device.take(SentRows("m", Epoch(1, 1), SEQUENCE, 1, "", 0), (), "b", 0.0)
+        device.take(replace(offer, pieces=pieces, question=question), rows(1), "a", 0.0)
+    end = SentRows("m", Epoch(1, 1), SEQUENCE, 1, "", 0, question=question)
+    device.take(end, (), "b", 0.0)
     assert world.resumed == {"c": 0}
 
 

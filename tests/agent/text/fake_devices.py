@@ -136,7 +136,7 @@ class FakeDevices:
     def _info(self) -> AnswerInfo:
         return AnswerInfo(self.epoch, 0, "by hand", side=self._side)
 
-    async def resume(self, deployment: str, name: str, revision: int, position: int) -> int:
+    async def resume(self, deployment: str, name: str, revision: int, position: int, since: int) -> int:
         self.resumes += 1
         copied, tokens = self.copies.get(name, (0, []))
         await asyncio.sleep(0)

@@ -17,6 +17,7 @@ from edgepart.agent.wire.inference import (
     MirroredRows,
     ResumeSequence,
     RowsMessage,
+    RowsOf,
     SentRows,
     StateMessage,
     WantRows,
@@ -41,17 +42,20 @@ def _seeds() -> list[bytes]:
         (MirroredRows(*BEFORE, SEQUENCE, 1, 4, 6), _rows(2, 2)),
         (MirroredRows(*BEFORE, SEQUENCE, 2, 0, 3), _rows(2, 3)),
         (MirroredRows(*BEFORE, SEQUENCE, 1, 0, 0), []),
-        (SentRows(*BEFORE, SEQUENCE, 1, "a", 4, (0, 1), last=False), _rows(2, 4)),
-        (SentRows(*BEFORE, SEQUENCE, 1, "", 0), []),
+        (SentRows(*BEFORE, SEQUENCE, 1, "", 0, question=1), []),
         (WantRows(*NOW, SEQUENCE, 1, 4), []),
+        (WantRows(*NOW, SEQUENCE, 2, 4, 3, 5, RowsOf(*BEFORE, ("b",))), []),
         (ResumeSequence(*NOW, SEQUENCE, 1, 4, ("a", "b", "c")), []),
     ]
-    found = []
-    for message, values in plain:
-        metas, buffers = pack_arrays(values)
-        shown = message_to_frame(replace(message, arrays=metas) if values else message, buffers)
-        found.append(b"".join(bytes(piece) for piece in encode(shown)))
-    return found
+    offer = SentRows(*BEFORE, SEQUENCE, 1, "a", 4, (0, 1), question=1)
+    answers = _encoded(offer, []) + _encoded(replace(offer, question=2), _rows(2, 4))
+    return [*(_encoded(message, values) for message, values in plain), answers]
+
+
+def _encoded(message: Any, values: list[Array]) -> bytes:
+    metas, buffers = pack_arrays(values)
+    shown = message_to_frame(replace(message, arrays=metas) if values else message, buffers)
+    return b"".join(bytes(piece) for piece in encode(shown))
 
 
 def _world() -> World:
@@ -59,10 +63,11 @@ def _world() -> World:
     world.switch({"a": (0, 2), "b": (2, 4)}, {"a": "b", "b": "a"})
     for token in range(4):
         world.read(token)
-    world.mirror()
-    world.deliver()
+        if not token:
+            world.mirror()
+            world.deliver()
     world.switch({"b": (0, 4)}, {})
-    world.nodes["b"].exchange.take(ResumeSequence(*NOW, SEQUENCE, 1, 4, ("a", "b", "c")), (), GATE, 0.0)
+    world.nodes["b"].exchange.take(ResumeSequence(*NOW, SEQUENCE, 1, 4, ("a", "b")), (), GATE, 0.0)
     return world
 
 
