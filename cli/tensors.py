@@ -15,8 +15,9 @@ import numpy as np
 
 from edgepart.agent.gateway.oip_elements import (
     BINARY_ONLY,
-    NUMPY,
+    DATATYPES,
     array_from_json,
+    numpy_dtype,
 )
 from edgepart.client.pictures import ENDINGS, form_of, read_picture
 from edgepart.planner.errors import UsageError
@@ -105,7 +106,7 @@ def array_from_lists(data: Any, entry: Mapping[str, Any], where: str) -> Array:
     datatype = str(entry["datatype"])
     flat = data if isinstance(data, list) else [data]
     if datatype in BINARY_ONLY:
-        return array_from_json(flat, "FP32", shape, where).astype(NUMPY[datatype])
+        return array_from_json(flat, "FP32", shape, where).astype(numpy_dtype(datatype))
     return array_from_json(flat, datatype, shape, where)
 
 
@@ -136,15 +137,15 @@ def random_inputs(metadata: Mapping[str, Any], seed: int) -> dict[str, Array]:
     made: dict[str, Array] = {}
     for entry in metadata["inputs"]:
         datatype = entry["datatype"]
-        if datatype not in NUMPY:
+        if datatype not in DATATYPES:
             raise UsageError(f"input {entry['name']!r} is {datatype}, which clients cannot send")
         shape = tuple(max(extent, 1) if extent < 0 else extent for extent in entry["shape"])
         if datatype == "BYTES":
             made[entry["name"]] = np.full(shape, "a", dtype=object)
-        elif NUMPY[datatype].kind in "biu":
-            made[entry["name"]] = draw.integers(0, 2, shape).astype(NUMPY[datatype])
+        elif numpy_dtype(datatype).kind in "biu":
+            made[entry["name"]] = draw.integers(0, 2, shape).astype(numpy_dtype(datatype))
         else:
-            made[entry["name"]] = draw.standard_normal(shape, dtype=np.float32).astype(NUMPY[datatype])
+            made[entry["name"]] = draw.standard_normal(shape, dtype=np.float32).astype(numpy_dtype(datatype))
     return made
 
 

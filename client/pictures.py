@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from edgepart.agent.gateway.oip_elements import NUMPY
+from edgepart.agent.gateway.oip_elements import numpy_dtype
 from edgepart.planner.errors import NotInstalled, UsageError
 from edgepart.planner.region import Array
 
@@ -65,7 +65,7 @@ def form_of(entry: Mapping[str, Any], options: str) -> PictureForm:
     first = shape[1] in (1, 3)
     channels, height, width = (shape[1], *shape[2:]) if first else (shape[3], *shape[1:3])
     sides = (width if width > 0 else SIDE, height if height > 0 else SIDE)
-    is_bytes = NUMPY[entry["datatype"]].kind in "iu"
+    is_bytes = numpy_dtype(entry["datatype"]).kind in "iu"
     plain = is_bytes or channels == 1
     mean, std = ((0.0,), (1.0,)) if plain else IMAGENET
     order = "grey" if channels == 1 else "rgb"
@@ -148,7 +148,7 @@ def _array_of(picture: Any, form: PictureForm, datatype: str) -> Array:
         values = values[:, :, ::-1]
     if form.channels_first:
         values = values.transpose(2, 0, 1)
-    dtype = NUMPY[datatype]
+    dtype = numpy_dtype(datatype)
     if dtype.kind in "iu":
         limits = np.iinfo(dtype)
         values = np.clip(np.rint(values), limits.min, limits.max)

@@ -19,6 +19,8 @@ FINITE = {
     "agent/wire/codec.py: _defaults": "the classes of messages",
     "agent/wire/codec.py: _names": "the classes of messages",
     "agent/wire/codec.py: _reader": "the types of the fields of messages",
+    "agent/wire/dtypes.py: _other_names": "it takes no arguments",
+    "agent/wire/dtypes.py: _others": "it takes no arguments",
     "planner/access/declare/bound.py: numpy_dtype": "ONNX's element types; it raises for any other",
     "planner/model/validate.py: _formals": "ONNX's operators; it raises for any other",
     "planner/model/weights.py: item_bytes": "ONNX's element types, as dtype_name names them",

@@ -18,7 +18,7 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 
 from edgepart.agent.api.protocol import InferResult, SequenceTurn
-from edgepart.agent.gateway.oip_elements import NUMPY, datatype_of_array
+from edgepart.agent.gateway.oip_elements import DATATYPES, datatype_of_array
 from edgepart.planner.errors import RequestError
 
 MAX_RANK = 32
@@ -157,8 +157,8 @@ def _inputs(entries: Sequence[Any], read_elements: ReadElements) -> dict[str, Ar
         if name in arrays:
             _refuse(f"{where} is given twice")
         datatype = entry.get("datatype")
-        if not isinstance(datatype, str) or datatype not in NUMPY:
-            _refuse(f"{where}: datatype {datatype!r} is none of {', '.join(NUMPY)}")
+        if not isinstance(datatype, str) or datatype not in DATATYPES:
+            _refuse(f"{where}: datatype {datatype!r} is none of {', '.join(DATATYPES)}")
         shape = _shape(entry.get("shape"), where)
         parameters = expect_object(entry.get("parameters", {}), f"{where}.parameters")
         if parameters.get("shared_memory_region"):

@@ -12,9 +12,9 @@ from itertools import chain
 from math import prod
 from typing import Any, NoReturn
 
-import ml_dtypes
 import numpy as np
 
+from edgepart.agent.wire.dtypes import element_dtype, element_name
 from edgepart.planner.errors import RequestError
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -33,7 +33,7 @@ def array_from_json(data: Any, datatype: str, shape: tuple[int, ...], where: str
         return texts
     if datatype == "BOOL":
         return _check_elements(flat, {bool}, datatype, where, np.bool_).reshape(shape)
-    dtype = NUMPY[datatype]
+    dtype = numpy_dtype(datatype)
     if dtype.kind in "iu":
         limits = np.iinfo(dtype)
         if flat and set(map(type, flat)) == {int} and not limits.min <= min(flat) <= max(flat) <= limits.max:
@@ -84,7 +84,7 @@ def array_from_binary(data: memoryview, datatype: str, shape: tuple[int, ...], w
     RequestError."""
     if datatype == "BYTES":
         return _strings(data, prod(shape), where).reshape(shape)
-    dtype = NUMPY[datatype]
+    dtype = numpy_dtype(datatype)
     expected = prod(shape) * dtype.itemsize
     if len(data) != expected:
         _refuse(
@@ -132,7 +132,7 @@ def binary_of(array: Array, datatype: str) -> bytes | memoryview:
     """Return the elements' bytes; a view if the array is contiguous and has the protocol's byte order."""
     if datatype == "BYTES":
         return b"".join(part for text in texts_of(array) for part in (struct.pack("<I", len(text)), text))
-    packed = np.ascontiguousarray(array, dtype=NUMPY[datatype])
+    packed = np.ascontiguousarray(array, dtype=numpy_dtype(datatype))
     return packed.reshape(-1).view(np.uint8).data if packed.size else b""
 
 
@@ -171,34 +171,39 @@ def _refuse(where: str, message: str) -> NoReturn:
     raise RequestError(f"{where}: {message}")
 
 
-_TABLE: tuple[tuple[str, str, Any], ...] = (
-    ("BOOL", "bool", np.bool_),
-    ("UINT8", "uint8", np.uint8),
-    ("UINT16", "uint16", np.uint16),
-    ("UINT32", "uint32", np.uint32),
-    ("UINT64", "uint64", np.uint64),
-    ("INT8", "int8", np.int8),
-    ("INT16", "int16", np.int16),
-    ("INT32", "int32", np.int32),
-    ("INT64", "int64", np.int64),
-    ("FP16", "float16", np.float16),
-    ("BF16", "bfloat16", ml_dtypes.bfloat16),
-    ("FP32", "float", np.float32),
-    ("FP64", "double", np.float64),
-    ("BYTES", "string", np.object_),
-)
+_ELEMENTS = {
+    "BOOL": "bool",
+    "UINT8": "uint8",
+    "UINT16": "uint16",
+    "UINT32": "uint32",
+    "UINT64": "uint64",
+    "INT8": "int8",
+    "INT16": "int16",
+    "INT32": "int32",
+    "INT64": "int64",
+    "FP16": "float16",
+    "BF16": "bfloat16",
+    "FP32": "float",
+    "FP64": "double",
+    "BYTES": "string",
+}
+_DATATYPES = {element: name for name, element in _ELEMENTS.items()}
 
-NUMPY: dict[str, np.dtype[Any]] = {name: np.dtype(kind).newbyteorder("<") for name, _, kind in _TABLE}
-"""The numpy type of each datatype, little-endian as the protocol requires."""
-
-_BY_ELEMENT = {element: name for name, element, _ in _TABLE}
-_BY_NUMPY = {np.dtype(kind): name for name, _, kind in _TABLE}
+DATATYPES = tuple(_ELEMENTS)
+"""The protocol's datatypes."""
 
 NO_TENSOR = frozenset({"sequence", "map", "optional"})
 """ONNX's names of the kinds of values that are not tensors; they are served as one BYTES element that holds JSON."""
 
 BINARY_ONLY = frozenset({"FP16", "BF16"})
 """Datatypes for which the protocol has no JSON form."""
+
+
+def numpy_dtype(datatype: str) -> np.dtype[Any]:
+    """Return the numpy type of a datatype, little-endian as the protocol requires. Raises KeyError for any other text."""
+    dtype = element_dtype(_ELEMENTS[datatype])
+    assert dtype is not None
+    return dtype.newbyteorder("<")
 
 
 def datatype_of_element(element: str) -> str:
@@ -208,9 +213,9 @@ def datatype_of_element(element: str) -> str:
     >>> datatype_of_element("float"), datatype_of_element("map"), datatype_of_element("float8e4m3fn")
     ('FP32', 'BYTES', 'FLOAT8E4M3FN')
     """
-    return "BYTES" if element in NO_TENSOR else _BY_ELEMENT.get(element, element.upper())
+    return "BYTES" if element in NO_TENSOR else _DATATYPES.get(element, element.upper())
 
 
 def datatype_of_array(dtype: np.dtype[Any]) -> str | None:
     """Return the datatype of a numpy type; None if the protocol has none."""
-    return "BYTES" if dtype.kind in "OUS" else _BY_NUMPY.get(dtype.newbyteorder("="))
+    return _DATATYPES.get(element_name(dtype.newbyteorder("=")))

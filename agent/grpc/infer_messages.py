@@ -19,9 +19,9 @@ from edgepart.agent.gateway import oip
 from edgepart.agent.gateway.oip import Array, InferRequest
 from edgepart.agent.gateway.oip_elements import (
     BINARY_ONLY,
-    NUMPY,
     array_from_binary,
     binary_of,
+    numpy_dtype,
     texts_from_bytes,
     texts_of,
 )
@@ -166,7 +166,7 @@ def _typed(contents: Any, datatype: str, shape: tuple[int, ...], where: str) -> 
         _refuse(f"{where}: over {MAX_TYPED_ELEMENTS} typed elements; send `raw_input_contents`")
     if datatype == "BYTES":
         return texts_from_bytes(found, where).reshape(shape)
-    dtype = NUMPY[datatype]
+    dtype = numpy_dtype(datatype)
     wide = np.fromiter(found, _WIDE.get(field, dtype), size)
     narrow = wide.astype(dtype)
     if dtype.kind in "iu" and not np.array_equal(narrow, wide):

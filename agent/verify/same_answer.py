@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from edgepart.agent.wire.dtypes import element_dtype, element_name, is_native
@@ -40,11 +39,13 @@ their steps, but by half of the largest magnitude at most."""
 def tolerance_of(dtype: np.dtype[Any]) -> float:
     """The allowed difference of outputs of a floating-point type, relative to their largest magnitude.
 
-    >>> tolerance_of(np.dtype(np.float32)), tolerance_of(np.dtype(ml_dtypes.bfloat16))
+    >>> tolerance_of(np.dtype(np.float32)), tolerance_of(element_dtype("bfloat16"))
     (0.0001, 0.16)
     """
     if dtype.kind == "f":
         return TOLERANCE_FLOAT16 if dtype == np.float16 else TOLERANCE
+    import ml_dtypes  # It is loaded already, as it has made the type.
+
     step = float(ml_dtypes.finfo(dtype).eps)  # type: ignore[no-untyped-call]
     return min(FLOAT16_STEPS * step, 0.5)
 

@@ -7,10 +7,10 @@ package.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Mapping
+from functools import cache, lru_cache
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 NUMBERS = {
@@ -58,20 +58,30 @@ _SPELLINGS = {
     "float6e3m2": "float6_e3m2fn",
 }
 """What numpy or ml_dtypes call those that they call otherwise."""
+_SUB_BYTE = ("int2", "uint2", "int4", "uint4", "float4e2m1")
 
 
-def _numpy_type(name: str) -> np.dtype[Any] | None:
-    """The type of an ONNX name; None if the installed ml_dtypes is too old to have it."""
-    spelling = _SPELLINGS.get(name, name)
-    try:
-        return np.dtype(getattr(ml_dtypes, spelling, spelling))
-    except TypeError:
-        return None
+_NATIVE = {
+    name: np.dtype(_SPELLINGS.get(name, name))
+    for name, number in NUMBERS.items()
+    if number <= NUMBERS["complex128"]
+}
+"""numpy's own types, by the names of ONNX."""
+_NATIVE_NAMES = {dtype: name for name, dtype in _NATIVE.items()}
 
 
-_TYPES = {name: dtype for name in NUMBERS if (dtype := _numpy_type(name)) is not None}
-_NAMES = {dtype: name for name, dtype in _TYPES.items()}
-_SUB_BYTE = tuple(_TYPES[name] for name in ("int2", "uint2", "int4", "uint4", "float4e2m1") if name in _TYPES)
+@cache
+def _others() -> Mapping[str, np.dtype[Any]]:
+    """The types that numpy lacks, by the names of ONNX, as far as the installed ml_dtypes has them."""
+    import ml_dtypes  # Only here: it takes 2 MB, and few models have such types.
+
+    found = {name: getattr(ml_dtypes, _SPELLINGS.get(name, name), None) for name in NUMBERS.keys() - _NATIVE}
+    return {name: np.dtype(kind) for name, kind in found.items() if kind is not None}
+
+
+@cache
+def _other_names() -> Mapping[np.dtype[Any], str]:
+    return {dtype: name for name, dtype in _others().items()}
 
 
 def element_dtype(name: str) -> np.dtype[Any] | None:
@@ -81,7 +91,10 @@ def element_dtype(name: str) -> np.dtype[Any] | None:
     >>> element_dtype("float"), element_dtype("string"), element_dtype("sequence")
     (dtype('float32'), dtype('O'), None)
     """
-    return _TYPES.get(name.lower())
+    known = name.lower()
+    if known in _NATIVE or known not in NUMBERS:
+        return _NATIVE.get(known)
+    return _others().get(known)
 
 
 @lru_cache(maxsize=64)
@@ -91,12 +104,16 @@ def element_name(dtype: np.dtype[Any]) -> str:
     >>> element_name(np.dtype("float32")), element_name(np.dtype("<U3"))
     ('float', 'string')
     """
-    return "string" if dtype.kind in "OUS" else _NAMES.get(dtype, dtype.name)
+    return "string" if dtype.kind in "OUS" else _find_name(dtype) or dtype.name
 
 
 def onnx_number(dtype: np.dtype[Any]) -> int:
     """The number of a numpy type in ONNX's TensorProto.DataType. Raises KeyError if it is none of ONNX's."""
-    return NUMBERS["string" if dtype.kind == "U" else _NAMES[dtype]]
+    return NUMBERS["string" if dtype.kind == "U" else _find_name(dtype) or dtype.name]
+
+
+def _find_name(dtype: np.dtype[Any]) -> str | None:
+    return _NATIVE_NAMES.get(dtype) if is_native(dtype) else _other_names().get(dtype)
 
 
 def is_native(dtype: np.dtype[Any]) -> bool:
@@ -106,4 +123,4 @@ def is_native(dtype: np.dtype[Any]) -> bool:
 
 def is_sub_byte(dtype: np.dtype[Any]) -> bool:
     """Whether ONNX packs several elements of this type into a byte, which numpy's arrays do not."""
-    return dtype in _SUB_BYTE
+    return not is_native(dtype) and element_name(dtype) in _SUB_BYTE

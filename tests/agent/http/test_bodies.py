@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgepart.agent.gateway import oip
-from edgepart.agent.gateway.oip_elements import NUMPY
+from edgepart.agent.gateway.oip_elements import numpy_dtype
 from edgepart.agent.http import oip_bodies
 from edgepart.agent.http.bodies import _BodyPlace
 from edgepart.agent.http.buffers import ALIGN_BYTES, pad_head
@@ -35,7 +35,7 @@ def test_a_place_holds_what_a_bytearray_would(pieces: list[bytes], align_at: int
 
 @given(st.integers(0, 130), st.sampled_from(["FP64", "FP32", "FP16", "INT64", "UINT8"]))
 def test_the_first_tensor_is_a_view_however_long_the_json_is(blanks: int, datatype: str) -> None:
-    array = np.arange(6, dtype=NUMPY[datatype])
+    array = np.arange(6, dtype=numpy_dtype(datatype))
     entry = {
         "name": "x",
         "datatype": datatype,

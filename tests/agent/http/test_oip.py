@@ -16,10 +16,11 @@ from edgepart.agent.api.protocol import ModelCard
 from edgepart.agent.gateway import oip, oip_models
 from edgepart.agent.gateway.oip_elements import (
     BINARY_ONLY,
-    NUMPY,
+    DATATYPES,
     binary_of,
     datatype_of_array,
     datatype_of_element,
+    numpy_dtype,
 )
 from edgepart.agent.http import oip_bodies
 from edgepart.agent.http.json_bodies import MAX_JSON_BYTES
@@ -33,7 +34,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 @st.composite
 def tensors(draw: st.DrawFn) -> tuple[str, Array]:
     """A datatype and an array of it."""
-    datatype = draw(st.sampled_from(sorted(NUMPY)))
+    datatype = draw(st.sampled_from(sorted(DATATYPES)))
     shape = draw(hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4))
     if datatype == "BYTES":
         texts = draw(
@@ -42,9 +43,9 @@ def tensors(draw: st.DrawFn) -> tuple[str, Array]:
         array = np.empty(len(texts), dtype=object)
         array[:] = texts
         return datatype, array.reshape(shape)
-    kind = np.dtype(np.float16) if datatype == "BF16" else NUMPY[datatype]
+    kind = np.dtype(np.float16) if datatype == "BF16" else numpy_dtype(datatype)
     made = draw(hnp.arrays(kind, shape))
-    return datatype, made.astype(NUMPY[datatype])
+    return datatype, made.astype(numpy_dtype(datatype))
 
 
 def binary_request(datatype: str, array: Array) -> tuple[bytes, int]:
