@@ -11,6 +11,7 @@ __all__ = [
     "choose_detours",
     "dense_pairs",
     "force_axis",
+    "heirs",
     "lower_bound",
     "memo",
     "mirrors",
