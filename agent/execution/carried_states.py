@@ -59,16 +59,18 @@ class CarriedStates:
         """Keep the rows of a sequence that comes from other devices, as many as `fill` finds; returns their number. All of
         it is done under the lock, so that no step reads rows while they are written.
 
-        Raises StateLost if the sequence goes on already, this device has no program of that plan, or its states cannot be
-        carried, and Unavailable if there is no room."""
+        Raises StateLost if the sequence goes on already or a step of it has not ended, this device has no program of that
+        plan, or its states cannot be carried, and Unavailable if there is no room."""
         with self._lock:
             prepared = self._program(plan)
             if prepared is None:
                 raise StateLost("this device has left that epoch, or does not know it")
             if not prepared.program.kept or not prepared.program.in_place:
                 raise StateLost("the states of this model are not written in place")
-            key, now = (*plan, sequence), self._clock()
-            arrays = self._sequences.adopt(key, prepared, now, self._busy(), self._batch(plan))
+            key, now, busy = (*plan, sequence), self._clock(), self._busy()
+            if key in busy:
+                raise StateLost(f"a step of sequence {sequence} is under way")
+            arrays = self._sequences.adopt(key, prepared, now, busy, self._batch(plan))
             position = fill(prepared.program.kept, arrays)
             self._sequences.adopted(key, revision, position)
             return position
