@@ -67,10 +67,8 @@ class CarriedStates:
                 raise StateLost("this device has left that epoch, or does not know it")
             if not prepared.program.kept or not prepared.program.in_place:
                 raise StateLost("the states of this model are not written in place")
-            key, now, busy = (*plan, sequence), self._clock(), self._busy()
-            if key in busy:
-                raise StateLost(f"a step of sequence {sequence} is under way")
-            arrays = self._sequences.adopt(key, prepared, now, busy, self._batch(plan))
+            key, now = (*plan, sequence), self._clock()
+            arrays = self._sequences.adopt(key, prepared, now, self._busy(), self._batch(plan))
             position = fill(prepared.program.kept, arrays)
             self._sequences.adopted(key, revision, position)
             return position
