@@ -59,8 +59,8 @@ class CarriedStates:
         """Keep the rows of a sequence that comes from other devices, as many as `fill` finds; returns their number. All of
         it is done under the lock, so that no step reads rows while they are written.
 
-        Raises StateLost if the sequence goes on already, this device has no program of that plan, or its states cannot be
-        carried, and Unavailable if there is no room."""
+        Raises StateLost if the sequence goes on already or a step of it has not ended, this device has no program of that
+        plan, or its states cannot be carried, and Unavailable if there is no room."""
         with self._lock:
             prepared = self._program(plan)
             if prepared is None:

@@ -312,8 +312,10 @@ class KeptSequences:
         batch: Program | None = None,
     ) -> Sequence[Value]:
         """Arrays for the pieces of a sequence that comes from other devices, as `begin` makes them for its first step. The
-        sequence is at position 0 until `adopted`. Raises StateLost if it has ended, or a step came since it was expected,
-        and Unavailable if there is no room."""
+        sequence is at position 0 until `adopted`. Raises StateLost if it has ended, a step came since it was expected or
+        is under way, and Unavailable if there is no room."""
+        if key in busy:
+            raise StateLost(f"a step of sequence {key[2]} is under way")
         if key not in self._adopting or key[2] in self._ended:
             raise StateLost(f"sequence {key[2]} has ended, or goes on already")
         self._adopting.discard(key)

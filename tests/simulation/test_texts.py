@@ -197,9 +197,9 @@ def test_copies_of_texts_that_are_forgotten_are_noticed(monkeypatch: pytest.Monk
 def test_states_that_come_when_their_sequence_goes_on_already_are_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def adopt(self, key, *rest):  # type: ignore[no-untyped-def]
+    def adopt(self, key, prepared, now, busy, batch):  # type: ignore[no-untyped-def]
         self.expect(key)
-        return adopts(self, key, *rest)
+        return adopts(self, key, prepared, now, {*busy} - {key}, batch)
 
     adopts = kept.KeptSequences.adopt
     monkeypatch.setattr(kept.KeptSequences, "adopt", adopt)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from edgepart.agent.execution.carried_states import CarriedStates, PlanId
-from edgepart.agent.execution.sequences import KeptSequences
+from edgepart.agent.execution.sequences import KeptSequences, SequenceKey
 from edgepart.agent.serving.state_exchange import StateExchange
 from edgepart.agent.wire.inference import (
     Epoch,
@@ -88,9 +88,12 @@ class Node:
     world: World
     kept: KeptSequences = field(default_factory=KeptSequences)
     plans: dict[PlanId, Held] = field(default_factory=dict)
+    busy: set[SequenceKey] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        states = CarriedStates(RLock(), self.kept, self.prepared, lambda _: None, set, lambda: self.world.now)
+        states = CarriedStates(
+            RLock(), self.kept, self.prepared, lambda _: None, lambda: self.busy, lambda: self.world.now
+        )
         self.exchange = StateExchange(
             self.name, self.send, states, lambda name, epoch: self.plans.get((name, epoch))
         )

@@ -312,6 +312,24 @@ def test_rows_by_a_plan_that_is_not_held_are_late_and_keep_nobody_waiting() -> N
     assert world.resumed == {"c": 0}
 
 
+def test_rows_are_not_written_while_a_step_reads_them() -> None:
+    world = World("ab", Random(1))
+    world.switch({"a": (0, 4)}, {"a": "b"})
+    world.read(1)
+    world.mirror()
+    world.deliver()
+    world.switch({"b": (0, 4)}, {})
+    node = world.nodes["b"]
+    node.busy.add((*world.plan, SEQUENCE))
+    asked = ResumeSequence(*world.plan, SEQUENCE, 1, 1, ("a", "b"))
+    with pytest.raises(StateLost, match="under way"):
+        node.exchange.take(asked, (), GATE, 0.0)
+    assert world.resumed == {"b": 0} and not node.kept.names(world.plan)
+    node.busy.clear()
+    node.exchange.take(asked, (), GATE, 0.0)
+    assert world.resumed == {"b": 1}
+
+
 def test_a_device_that_keeps_no_states_does_not_hold_up_those_that_do() -> None:
     world = World("ab", Random(1))
     world.switch({"a": (0, 4)}, {})
