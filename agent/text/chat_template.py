@@ -47,6 +47,15 @@ class _Child(NamedTuple):
     pipe: Connection[Any, Any]
 
 
+class _Asked(NamedTuple):
+    answer: bytes | None
+    """None if there is none."""
+    is_late: bool = False
+    """Whether the process was killed because it took too long."""
+    was_gone: bool = False
+    """Whether it had ended before it could be asked."""
+
+
 class TemplateProcess:
     """Renders templates for any thread; the caller waits for the text."""
 
@@ -82,15 +91,15 @@ class TemplateProcess:
         with self._lock:
             for _ in range(2):  # The first process may just have ended because it had no work.
                 child = self._ensure_running()
-                answer, is_late = _ask(child, order)
-                if answer is not None:
-                    return _read_answer(answer)
+                asked = _ask(child, order)
+                if asked.answer is not None:
+                    return _read_answer(asked.answer)
                 self._child = None
                 code = _end(child)
                 if self._stopped:
                     raise Unavailable("this agent stops")
-                if code != 0:
-                    raise RequestError(_explain(code, is_late))
+                if code != 0 and not asked.was_gone:
+                    raise RequestError(_explain(code, asked.is_late))
         raise Unavailable("the process that renders chat templates ended before it had an answer")
 
     def stop(self) -> None:
@@ -182,8 +191,7 @@ def _hears(child: _Child) -> bool:
         return False
 
 
-def _ask(child: _Child, order: bytes) -> tuple[bytes | None, bool]:
-    """Return the answer, or None if there is none, and whether the process was killed because it took too long."""
+def _ask(child: _Child, order: bytes) -> _Asked:
     late = Event()
 
     def give_up() -> None:
@@ -192,11 +200,13 @@ def _ask(child: _Child, order: bytes) -> tuple[bytes | None, bool]:
 
     guard = Timer(RENDER_S, give_up)
     guard.start()
+    was_gone = True
     try:
         child.pipe.send_bytes(order)
-        return child.pipe.recv_bytes(MOST_PROMPT_BYTES + 1), False
+        was_gone = False
+        return _Asked(child.pipe.recv_bytes(MOST_PROMPT_BYTES + 1))
     except (EOFError, OSError):
-        return None, late.is_set()
+        return _Asked(None, late.is_set(), was_gone and not late.is_set())
     finally:
         guard.cancel()
 

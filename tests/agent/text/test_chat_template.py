@@ -15,9 +15,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
+from edgepart.agent.host.child_process import ChildProcess
 from edgepart.agent.text import chat_template
 from edgepart.agent.text.chat_template import MOST_CHAT_BYTES, TemplateProcess, plain_messages
 from edgepart.agent.text.generation import ChatPrompt, Message
@@ -270,12 +270,19 @@ def test_it_rests_and_is_started_again() -> None:
     short.stop()
 
 
-def test_one_that_is_killed_while_it_rests_is_started_again() -> None:
+@pytest.mark.parametrize("noticed", [True, False])
+def test_one_that_is_killed_while_it_rests_is_started_again(
+    noticed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its end may be noticed only when it is asked."""
     before, killed = running("edgepart-template"), TemplateProcess()
+    if not noticed:
+        monkeypatch.setattr(ChildProcess, "is_alive", lambda _: True)
     assert render(killed, "{{ 1 }}") == "1"
     (child,) = running("edgepart-template") - before
     child.kill()
-    psutil.wait_procs([child], 60)
+    assert killed._child is not None
+    killed._child.process.join(60)
     assert render(killed, "{{ 2 }}") == "2"
     killed.stop()
 
