@@ -66,10 +66,14 @@ class TokenSequence:
     def cut(self, length: int) -> None:
         """Give up the tokens after the first `length` ones, and what devices may have read beyond them."""
         del self.tokens[length:]
+        self.give_up_from(length)
+
+    def give_up_from(self, position: int) -> None:
+        """Give up what devices may have read of the tokens from `position` on."""
         if self.asked:
-            self.revision, self.since, self.asked = self.revision + 1, length, False
+            self.revision, self.since, self.asked = self.revision + 1, position, False
         else:
-            self.since = min(self.since, length)
+            self.since = min(self.since, position)
 
 
 class TokenSequences:
@@ -251,6 +255,10 @@ class TokenSequences:
             try:
                 if lost:
                     at = await self._go_on(sequence, decoder)
+                    if len(whole) - at > 1:
+                        # Steps of other sequences may have written over what was read of them. A device that misses a
+                        # block now must not go on with that.
+                        sequence.give_up_from(at)
                 logits = await self._read_on(
                     sequence, decoder, whole, at, likely, in_blocks=trial < BLOCK_TRIALS
                 )

@@ -203,7 +203,7 @@ def test_states_that_come_when_their_sequence_goes_on_already_are_noticed(
 
     adopts = kept.KeptSequences.adopt
     monkeypatch.setattr(kept.KeptSequences, "adopt", adopt)
-    noticed("are written while a step reads them", first=747, seeds=750, step=WITH_TEXTS)
+    noticed("are written while a step reads them", first=795, seeds=798, step=WITH_TEXTS)
 
 
 def test_caches_of_texts_that_are_forgotten_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -177,10 +177,9 @@ class FakeDevices:
         assert step.after == step.position + 1
         token = int(inputs["input_ids"][0, 0])
         self._check(inputs, step.position)
-        kept = self.states.setdefault(step.sequence, [])
         if not self._fits(step):
-            del self.states[step.sequence]
-            raise StateLost(f"kept up to {len(kept)}, and the step begins at {step.position}")
+            raise StateLost(f"what is kept does not go with a step that begins at {step.position}")
+        kept = self.states.setdefault(step.sequence, [])
         kept[step.position :] = [token]
         self._revisions[step.sequence], self._before[step.sequence] = step.revision, step.position
         self.read.append((step.sequence, step.position, token))
@@ -217,8 +216,8 @@ class FakeDevices:
         steps: tuple[SequenceStep, ...] = (),
         likely: int = 0,
     ) -> tuple[dict[str, Any], AnswerInfo]:
-        """Make a step that reads a block of tokens; if it fails, later steps of the sequence find no states. With `steps`,
-        make a step in each of several sequences."""
+        """Make a step that reads a block of tokens, if it fits; nobody is told otherwise. With `steps`, make a step in each
+        of several sequences."""
         if steps:
             return await self._together(inputs, steps, likely)
         assert step is not None and outputs == () and prefill and deadline_s > 0
@@ -233,10 +232,8 @@ class FakeDevices:
         tokens = inputs["input_ids"][0, :count].tolist()
         if self.blocks_asked in self.lost_blocks:
             return {}, self._info
-        kept = self.states.setdefault(step.sequence, [])
-        if not self._fits(step):
-            del self.states[step.sequence]
-        else:
+        if self._fits(step):
+            kept = self.states.setdefault(step.sequence, [])
             kept[step.position :] = tokens
             self._revisions[step.sequence], self._before[step.sequence] = step.revision, step.position
             self.read += [(step.sequence, step.position + n, token) for n, token in enumerate(tokens)]

@@ -202,6 +202,26 @@ def test_a_block_that_is_lost_is_missed_though_devices_have_rows_of_another_text
     run(story, block=4)
 
 
+def test_what_devices_read_before_a_loss_is_given_up_where_it_is_read_again() -> None:
+    """A token that is read for other texts meanwhile writes over a text of which the gateway has no token yet."""
+
+    async def story(desk: Desk) -> None:
+        devices = desk.devices
+        devices.lost_blocks = [2, 4]  # The second one, and the first one when the prompt is read again.
+        resume = devices.resume
+
+        async def overwritten(*asked: Any) -> int:
+            for kept in devices.states.values():
+                kept[:1] = [-1]
+            return await resume(*asked)
+
+        desk.sequences._resume = overwritten
+        sequence, _ = await desk.answer(list(range(14)))  # which compares the logits
+        assert sequence.replays == 2
+
+    run(story, block=4)
+
+
 def test_a_replica_that_keeps_rows_of_another_text_does_not_go_on_with_them() -> None:
     async def story(desk: Desk) -> None:
         desk.devices.rooms = 1
