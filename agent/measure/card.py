@@ -128,6 +128,8 @@ class CardMeasurement:
         self._present: set[str] = set()
         self._came_at: dict[str, float] = {}
         """The time since when each member has been present."""
+        self._left_to_them: set[str] = set()
+        """Members that came lately, whose links this device did not measure as they do so themselves."""
         self._changed = asyncio.Event()
 
     def members(self, nodes: Iterable[str]) -> None:
@@ -183,10 +185,9 @@ class CardMeasurement:
         """Wait for the members that came lately to measure their links. Returns whether this device lets all echo together
         now; not if the members change, or there are links to measure first, as some did not do so in time."""
         while self._is_to_crowd():
-            awaited = self._awaited()
             if await self._change(QUIET_S):
                 return False
-            if late := (awaited - self._awaited()) & self._unmeasured_members():
+            if late := (self._left_to_them - self._awaited()) & self._unmeasured_members():
                 log.info("%s measured no links in time; this device measures them", ", ".join(sorted(late)))
                 self._changed.set()
                 return False
@@ -232,6 +233,7 @@ class CardMeasurement:
         self._recall()
         # Who has told a card was there before, unless it is new itself.
         theirs = self._awaited() if self._told is not None and not newcomer else set()
+        self._left_to_them = theirs
         for node in sorted(self._unmeasured_members() - theirs | again):
             if not newcomer and node > self._node and node not in again:
                 continue

@@ -199,6 +199,28 @@ def test_later_on_newcomers_measure_and_of_two_old_ones_the_larger(monkeypatch: 
     run(work)
 
 
+def test_a_newcomer_is_not_passed_over_if_its_time_ends_while_memory_is_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, passing_s = [0.0], [0.0]
+
+    def give_back() -> None:
+        now[0] += passing_s[0]
+
+    monkeypatch.setattr(measuring, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(measuring, "give_back_all", give_back)
+    monkeypatch.setattr(measuring, "RETRY_S", 10.0)
+
+    async def work(made: CardMeasurement, others: Others) -> None:
+        made.members(["a"])
+        assert (await others.next()).links.keys() == {"a"}
+        now[0], passing_s[0] = measuring.NEWCOMER_S, 10.0
+        made.members(["a", "c"])
+        assert (await others.next()).links.keys() == {"a", "c"}
+
+    run(work)
+
+
 @pytest.mark.parametrize("told_again", [True, False])
 def test_members_that_were_there_before_wait_for_a_newcomers_measurements(
     monkeypatch: pytest.MonkeyPatch, told_again: bool

@@ -384,6 +384,12 @@ def test_a_worker_for_which_no_program_came_ends(bench: Bench) -> None:
         pass
 
 
+def all_stand_still(pid: int) -> bool:
+    """Whether all threads of a process have stopped. Its first one takes the signal, and the others go on until it does."""
+    stats = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return all(stat.rpartition(")")[2].split()[0] == "T" for stat in stats)
+
+
 def test_loading_that_never_ends_ends_when_nobody_waits_for_it(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -392,6 +398,7 @@ def test_loading_that_never_ends_ends_when_nobody_waits_for_it(
     process = worker._process
     assert process is not None
     os.kill(process._process.pid, signal.SIGSTOP)  # as one that computes for ever
+    eventually(lambda: all_stand_still(process._process.pid))
     thread, caught = in_a_thread(lambda: bench.prepare(counting()))
     while worker._loading is None:
         assert thread.is_alive()
