@@ -478,7 +478,7 @@ class Executor:
         """The requests under way, in the order of their turns: as they came, but those that try a plan later."""
         tasks = list(self._tasks.values())
         if self._trials:  # Otherwise they lie in this order.
-            tasks.sort(key=_turn_s)
+            tasks.sort(key=attrgetter("counts_from_s"))
         return tasks
 
     def _finish(self, task: RequestTask) -> None:
@@ -717,9 +717,6 @@ class Executor:
                 unsent.setdefault(node, []).append(error)
         for node, errors in unsent.items():  # One line for all requests that a lost device had under way.
             log.info("cannot send %s to node %s: %s", format_count(len(errors), "message"), node, errors[0])
-
-
-_turn_s = attrgetter("counts_from_s")
 
 
 def _stale(about: Tensors | EndedRequest, error: str, *, lost_state: bool = False) -> OutgoingMessage:

@@ -203,8 +203,9 @@ class StateExchange:
         about, wanted = (want.sequence, want.revision), want.rows_of
         try:
             for found in self._rows_here(want, asker):
-                head = SentRows(*found.plan, *about, found.device, found.position, last=False)
-                head = replace(head, question=want.question)
+                head = SentRows(
+                    *found.plan, *about, found.device, found.position, last=False, question=want.question
+                )
                 if wanted is None:
                     self._send(asker, replace(head, pieces=tuple(found.needed())), ())
                 elif found.plan == (wanted.deployment, wanted.epoch) and found.device in wanted.devices:

@@ -51,12 +51,10 @@ class KnownAnswers:
         while len(self._answers) > KEPT_ANSWERS or self._held_bytes() > self._most_bytes:
             self._answers.popitem(last=False)
 
-    def forget(self, model: str) -> bool:
-        """Forget all answers of a model. Returns whether there were any."""
-        found = [one for one in self._answers if one.model == model]
-        for one in found:
+    def forget(self, model: str) -> None:
+        """Forget all answers of a model."""
+        for one in [one for one in self._answers if one.model == model]:
             del self._answers[one]
-        return bool(found)
 
     def _held_bytes(self) -> int:
         return sum(value_bytes(value) for one in self._answers.values() for value in one.values())

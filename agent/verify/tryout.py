@@ -129,8 +129,9 @@ class Tryout:
         question = _question(order.model, held.plan)
         was_known = self._known.find(question) is not None
         verdict, text = await self._compare(order, held, steps, question)
-        if verdict == WRONG and was_known and self._known.forget(order.model):
+        if verdict == WRONG and was_known:
             # The plan that gave the answers may have been wrong itself.
+            self._known.forget(order.model)
             verdict, text = await self._compare(order, held, steps, question)
         return verdict, text
 

@@ -109,7 +109,10 @@ def element_name(dtype: np.dtype[Any]) -> str:
 
 def onnx_number(dtype: np.dtype[Any]) -> int:
     """The number of a numpy type in ONNX's TensorProto.DataType. Raises KeyError if it is none of ONNX's."""
-    return NUMBERS["string" if dtype.kind == "U" else _find_name(dtype) or dtype.name]
+    name = "string" if dtype.kind == "U" else _find_name(dtype)
+    if name is None:
+        raise KeyError(dtype)
+    return NUMBERS[name]
 
 
 def _find_name(dtype: np.dtype[Any]) -> str | None:

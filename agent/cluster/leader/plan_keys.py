@@ -34,7 +34,7 @@ def make_key_without(node: str, plans: DeploymentPlans, world: LeaderView, now: 
     key = _with_drifts(make_key(plans, world, now, without=node), plans)
     if plans.active is None or not plans.deployment.options.mirrors:
         return key
-    return replace(key, heir_of=sha256(plans.active.order.plan).hexdigest()[:16])
+    return replace(key, heir_of=plans.active.epoch)
 
 
 def make_key_alone(lost: str, plans: DeploymentPlans, world: LeaderView, now: float) -> PlanKey:

@@ -17,7 +17,7 @@ from edgepart.agent.cluster.leader.replan_policy import make_compute_plan
 from edgepart.agent.cluster.leader.rollout_state import LeaderView, PlanRollout
 from edgepart.agent.cluster.state.bindings import is_variant
 from edgepart.agent.cluster.state.events import ComputePlan, PlanKey
-from edgepart.agent.wire.inference import Epoch
+from edgepart.agent.wire.inference import NO_EPOCH, Epoch
 
 
 def find_refuges(
@@ -54,17 +54,15 @@ def find_contingency_plans(
         key = make_key_without(node, plans, world, now)
         found = planning.found(key)
         if found is not None and not variant:
-            worse = borrowed is None or planning.is_gain(found.latency_s, borrowed.order.latency_s)
-            if (
-                not worse and not key.heir_of
-            ):  # A plan that was made for another one does not leave states in place.
+            is_better = borrowed is None or planning.is_gain(found.latency_s, borrowed.order.latency_s)
+            # A borrowed plan was made beside another one than serves now, and does not leave mirrored states in place.
+            if not is_better and key.heir_of == NO_EPOCH:
                 spares.suffices(node)
             elif not spares.has_pending(world):
                 placement = make_placement(found, plans, world, next(new_epoch))
                 if plans.deployment.options.text:
-                    placement.verdict = (
-                        ""  # Or the first step of its sessions, a slow one, is that of a text that waits.
-                    )
+                    # Its trial makes the first step of its sessions, a slow one, so that no text waits for it.
+                    placement.verdict = ""
                 spares.add(node, placement)
         elif planning.ask(key, now, b"", urgent=False, held=variant):
             yield _order_spare(key, plans, world)
@@ -88,7 +86,7 @@ def _order_spare(key: PlanKey, plans: DeploymentPlans, world: LeaderView) -> Com
     deployment = plans.deployment
     taken = memory_budget.sum_memory_bytes(world.orders_besides(deployment.name))
     serving, chosen = b"", b""
-    if key.heir_of and plans.active is not None:
+    if key.heir_of != NO_EPOCH and plans.active is not None:
         serving, chosen = plans.active.order.plan, plans.active.chosen
     return make_compute_plan(
         key,

@@ -136,9 +136,8 @@ def _waits_for_sequences(
     if not steps:
         return False
     placement.waits_since = min(placement.waits_since, now)
-    if (
-        placement.instead_of_s == math.inf
-    ):  # It was not made for the sake of speed, but because devices have come.
+    # Some plans are not made for the sake of speed, but because devices have come.
+    if placement.instead_of_s == math.inf:
         return now < placement.waits_since + TEXTS_END_S
     gain = 1 - placement.order.latency_s / placement.instead_of_s
     pause_s = min(REREADING_S, steps * placement.order.latency_s)

@@ -20,7 +20,7 @@ from edgepart.agent.wire.control import (
     Starved,
     Version,
 )
-from edgepart.agent.wire.inference import DeployOptions, Epoch
+from edgepart.agent.wire.inference import NO_EPOCH, DeployOptions, Epoch
 from edgepart.agent.wire.trials import TrialShare
 
 # Events: links and discovery
@@ -237,8 +237,8 @@ class PlanKey:
     planner/plans/plan.py."""
     alone: bool = False
     """Whether the plan runs on one of these devices alone, the best one, whatever the options say."""
-    heir_of: str = ""
-    """The digest of the plan that serves, whose states are mirrored, if this one is for a loss; "" for other plans."""
+    heir_of: Epoch = NO_EPOCH
+    """The epoch of the plan that serves, whose states are mirrored, if this one is for a loss; NO_EPOCH for other plans."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,8 +28,9 @@ def test_other_names_and_types() -> None:
     assert [element_dtype(name) for name in ("undefined", "sequence", "float32", "object", "")] == [None] * 5
     assert element_name(np.dtype("datetime64[s]")) == "datetime64[s]"
     assert onnx_number(np.dtype("<U3")) == TensorProto.STRING
-    with pytest.raises(KeyError):
-        onnx_number(np.dtype("datetime64[s]"))
+    for none_of_onnx in ("datetime64[s]", ">i4"):
+        with pytest.raises(KeyError):
+            onnx_number(np.dtype(none_of_onnx))
 
 
 def test_what_is_less_than_a_byte() -> None:
