@@ -39,6 +39,8 @@ class Job:
     count: int
     at_once: int = 1
     """Requests in flight at any time."""
+    every_s: float = 0.0
+    """If not 0, a request begins every so many seconds, however many are in flight."""
 
 
 @dataclass(frozen=True)
@@ -63,13 +65,23 @@ async def ask(job: Job) -> Asked:
         left = iter(range(job.count))
         found: list[tuple[float, float, float, str, Mapping[str, Any]]] = []
 
+        async def one() -> None:
+            began = time.monotonic()
+            answer = await client.infer(job.deployment, inputs, timeout_s=DEADLINE_S)
+            found.append((began, time.monotonic(), answer.seconds, answer.epoch, answer.outputs))
+
         async def worker() -> None:
             for _ in left:
-                began = time.monotonic()
-                answer = await client.infer(job.deployment, inputs, timeout_s=DEADLINE_S)
-                found.append((began, time.monotonic(), answer.seconds, answer.epoch, answer.outputs))
+                await one()
 
-        await asyncio.gather(*(worker() for _ in range(job.at_once)))
+        async def later(number: int) -> None:
+            await asyncio.sleep(number * job.every_s)
+            await one()
+
+        if job.every_s:
+            await asyncio.gather(*map(later, left))
+        else:
+            await asyncio.gather(*(worker() for _ in range(job.at_once)))
     # Answers are compared only after the last one, so that comparing does not slow the requests.
     return Asked(
         spans=[(began, ended) for began, ended, *_ in found],

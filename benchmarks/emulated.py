@@ -70,6 +70,8 @@ class Case:
     objective: str = "latency"
     count: int = REQUESTS
     at_once: int = 1
+    every_s: float = 0.0
+    """If not 0, a request begins every so many seconds, however many are in flight."""
 
     def __str__(self) -> str:
         return f"{self.model} on {self.hosts}, {self.strategy}"
@@ -211,7 +213,9 @@ class Hosts:
     ) -> tuple[dict[str, Any], Asked]:
         agent = self.running.first
         work = self._work(case.model)
-        job = Job(agent.url, str(agent.state), name, str(work), WARM_UP, case.count, case.at_once)
+        job = Job(
+            agent.url, str(agent.state), name, str(work), WARM_UP, case.count, case.at_once, case.every_s
+        )
         for _ in range(TRIES):
             asked = await asyncio.to_thread(self._ask, job)
             if len(asked.epochs) == 1:

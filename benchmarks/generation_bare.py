@@ -80,16 +80,16 @@ class BareDecoder:
 
     def step(self, token: int) -> Array:
         """Read a token; return the logits of the next one."""
-        logits = self._write_in_place(token) if self._in_place else self._put_before(token)
+        logits = self._write_in_place([token]) if self._in_place else self._put_before(token)
         self.position += 1
         row: Array = logits.reshape(-1)
         return row
 
-    def _write_in_place(self, token: int) -> Array:
+    def _write_in_place(self, tokens: Sequence[int]) -> Array:
         mask = np.zeros((1, self._length), np.int64)
-        mask[:, : self.position + 1] = 1
+        mask[:, : self.position + len(tokens)] = 1
         binding = self._session.io_binding()
-        binding.bind_cpu_input("input_ids", np.array([[token]]))
+        binding.bind_cpu_input("input_ids", np.array([tokens]))
         binding.bind_cpu_input("attention_mask", mask)
         binding.bind_output("logits")
         for name, value in self._past.items():
@@ -128,6 +128,15 @@ class BareDecoder:
         """Return the logits after each of the tokens."""
         self.reset()
         return np.stack([self.step(token) for token in tokens])
+
+    def forced_in_blocks(self, tokens: Sequence[int], rows: int) -> Array:
+        """Return the logits after each of the tokens, of which `rows` are read at once. Caches have to be in one buffer."""
+        self.reset()
+        found = []
+        for block in (tokens[at : at + rows] for at in range(0, len(tokens), rows)):
+            found.append(self._write_in_place(block)[0])
+            self.position += len(block)
+        return np.concatenate(found)
 
     def whole_s(self, rows: int, times: int = 3) -> float:
         """Return the seconds of reading `rows` tokens at once: what each token costs where no states are kept."""

@@ -12,9 +12,11 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
+import numpy as np
 from rich.table import Table
 
 from edgepart.agent.text.decoder import common_start
+from edgepart.planner.region import Array
 
 PARTS_OF_CASES = frozenset(["same-answer", "quantised", "speed"])
 """Parts of which the options choose cases: how many hosts, how they are slowed, by which strategy."""
@@ -107,6 +109,33 @@ def judge_texts(part: str, case: str, got: Sequence[Told], wanted: Sequence[Sequ
     if faults or different:
         found += f" ({(faults or different)[0][:120]})"
     return Figure(part, case, found, "all equal", not faults and not different)
+
+
+@dataclass(frozen=True)
+class Likeness:
+    """How far the logits of texts are those of one session that read the same tokens."""
+
+    largest_difference: float
+    """Relative to the largest logit of the same text."""
+    same_share: float
+    """The share of all tokens after which both find the same token most likely."""
+    least_share: float
+    """The same, of the text in which it is least."""
+
+
+def likeness(got: Sequence[Array], wanted: Sequence[Array]) -> Likeness:
+    """Compare the logits after each token, [tokens, vocabulary] for each text.
+
+    >>> likeness([np.array([[1.0, 4.0], [2.0, 3.0]])], [np.array([[1.0, 4.0], [3.0, 2.0]])])
+    Likeness(largest_difference=0.25, same_share=0.5, least_share=0.5)
+    """
+    pairs = list(zip(got, wanted, strict=True))
+    same = [one.argmax(1) == other.argmax(1) for one, other in pairs]
+    return Likeness(
+        max(float(np.abs(one - other).max() / np.abs(other).max()) for one, other in pairs),
+        float(np.concatenate(same).mean()),
+        min(float(texts.mean()) for texts in same),
+    )
 
 
 @dataclass(frozen=True)
