@@ -92,6 +92,7 @@ class Device:
     def ask(self, name: str, deadline_s: float) -> int:
         """Accept a client's request and return its number."""
         number = self._accept(deadline_s)
+        self.net.ledger.names[number] = name
         self.handle(rules.Submitted(number, name, self.now + deadline_s))
         return number
 
@@ -122,7 +123,6 @@ class Device:
         """Accept a request that makes steps of sequences, and return its number. `asker` is told of its end."""
         number = self._accept(left_s)
         self._steps[number] = asker, work
-        self.net.ledger.steps_asked.add(number)
         home = home_of(next((one.sequence for one in work.steps if one.sequence), ""))
         self.handle(rules.Submitted(number, name, self.now + left_s, patient, home, work.kind))
         return number

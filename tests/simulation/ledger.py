@@ -3,7 +3,7 @@ attempt."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -26,8 +26,8 @@ class Ledger:
 
     accepted: dict[int, float] = field(default_factory=dict)
     """Requests in flight, and their deadlines (in the network's time, as far as the gateway's clock allows)."""
-    steps_asked: set[int] = field(default_factory=set)
-    """Requests that are steps of sequences, which may find their states lost."""
+    names: dict[int, str] = field(default_factory=dict)
+    """The deployments of the requests that are no steps of sequences, whose states may be lost."""
     answered: set[int] = field(default_factory=set)
     failed: dict[int, str] = field(default_factory=dict)
     """Maps a request to its error, with the error's kind in front."""
@@ -55,10 +55,9 @@ class Ledger:
     replayed_texts: int = 0
     """How often all tokens of a text had to be read again."""
 
-    @property
-    def whole(self) -> dict[int, float]:
-        """Requests in flight that are no steps of sequences, and their deadlines."""
-        return {number: at for number, at in self.accepted.items() if number not in self.steps_asked}
+    def in_flight(self, names: Collection[str]) -> dict[int, float]:
+        """Requests in flight that ask for these deployments and are no steps of sequences, and their deadlines."""
+        return {number: at for number, at in self.accepted.items() if self.names.get(number) in names}
 
 
 @dataclass(frozen=True)
