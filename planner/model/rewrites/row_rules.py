@@ -1,0 +1,288 @@
+"""How operators treat the rows of a past: whether they give the same for rows in another order. Rules.
+
+A value that has the past's rows along one axis is *carried*. If the rows of all carried values that an operator reads come
+in another order, the rows of what it writes come in that order too, as long as it is of a kind that is known here. Of other
+operators nothing is known, and they are refused, with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from edgepart.planner.errors import ModelError
+from edgepart.planner.model.graph import Graph, Operator
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Carried:
+    """Where the rows of the past are in a value."""
+
+    rows: int
+    """The axis that has the past's rows and those of the step."""
+    batch: int
+    """The axis that has the sequences of a batch."""
+    inner: int = 1
+    """The elements of that axis for each sequence (such as heads); those of a sequence lie side by side."""
+    masked: bool = False
+    """Whether the mask has been applied to it."""
+    shares: bool = False
+    """Whether rows that the mask leaves out are zeros, because a Softmax gave each row its share."""
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        return self.rows, self.batch, self.inner
+
+
+@dataclass(frozen=True)
+class Alongside:
+    """An input that has a column for each of the past's rows but is not carried, such as a mask. Its columns have to be put
+    into the order of the rows."""
+
+    number: int
+    """The number of the operator's input."""
+    rank: int
+    """The axes that it has to have for this, those that are missing in front included."""
+    carried: Carried
+    """Where rows and sequences are, counted among these axes."""
+
+
+@dataclass(frozen=True)
+class Followed:
+    """What an operator makes of carried values."""
+
+    writes: Mapping[str, Carried]
+    """The outputs that are carried."""
+    alongside: tuple[Alongside, ...] = ()
+
+
+@dataclass(frozen=True)
+class Reading:
+    """An operator, with what is known of its inputs."""
+
+    graph: Graph
+    op: Operator
+    carried: Mapping[int, Carried]
+    """The inputs that are carried, by their numbers."""
+    of_mask: frozenset[int]
+    """The inputs that are not carried, and depend on the mask."""
+    sequences: int
+
+    def refuse(self, why: str) -> ModelError:
+        return ModelError(f"{self.op.op_type} {self.op.name!r} {why}")
+
+    def shape(self, name: str) -> Shape:
+        """Raises ModelError if it is not known."""
+        found = self.graph.shape_of(name)
+        if found is None:
+            raise self.refuse(f"has {name!r}, whose shape is known only at run time")
+        return found
+
+    def input_shape(self, number: int) -> Shape:
+        return self.shape(self.op.inputs[number])
+
+    @property
+    def output(self) -> Shape:
+        return self.shape(self.op.outputs[0])
+
+    def only(self) -> Carried:
+        """The carried value of an operator that reads one, as its first input. Raises ModelError."""
+        if self.carried.keys() != {0}:
+            raise self.refuse("reads rows of the past in an unusual way")
+        return self.carried[0]
+
+    def write(self, one: Carried) -> Followed:
+        return Followed(dict.fromkeys(self.op.outputs[:1], one))
+
+    def attribute(self, name: str, usual: int) -> int:
+        return int(self.op.attributes.get(name, usual))
+
+
+def follow(reading: Reading) -> Followed:
+    """What the operator makes of its carried inputs. Raises ModelError, which says why, if it may matter to it in which
+    order the past's rows are."""
+    domain = "" if reading.op.domain == "ai.onnx" else reading.op.domain
+    rule = _RULES.get((domain, reading.op.op_type))
+    if rule is None or reading.op.captured:
+        raise reading.refuse("may treat the rows of the past differently")
+    return rule(reading)
+
+
+_KEEPS_ZEROS = frozenset(["Cast", "Div", "Dropout", "Identity", "Mul", "Where"])
+"""Operators that leave those shares zeros that are (a Where replaces those that are no numbers)."""
+
+
+def _elementwise(reading: Reading) -> Followed:
+    rank = len(reading.output)
+    at = {n: _behind(one, rank - len(reading.input_shape(n))) for n, one in reading.carried.items()}
+    places = {one.place for one in at.values()}
+    if len(places) != 1:
+        raise reading.refuse("reads rows of the past along several axes")
+    one = next(iter(at.values()))
+    alongside = tuple(_alongside(reading, rank, one))
+    masked = any(other.masked for other in at.values())
+    masked |= any(other.number in reading.of_mask for other in alongside)
+    shares = reading.op.op_type in _KEEPS_ZEROS and any(other.shares for other in at.values())
+    return replace(reading.write(replace(one, masked=masked, shares=shares)), alongside=alongside)
+
+
+def _behind(one: Carried, axes: int) -> Carried:
+    """The same behind so many more axes."""
+    return replace(one, rows=one.rows + axes, batch=one.batch + axes)
+
+
+def _alongside(reading: Reading, rank: int, one: Carried) -> Iterator[Alongside]:
+    """Yields the inputs that are broadcast against a carried value and have a column for each of its rows."""
+    for number, name in enumerate(reading.op.inputs):
+        if not name or number in reading.carried:
+            continue
+        shape = reading.input_shape(number)
+        axis = one.rows - (rank - len(shape))
+        if axis >= 0 and shape[axis] != 1:
+            yield Alongside(number, rank, replace(one, masked=False, shares=False))
+
+
+def _softmax(reading: Reading) -> Followed:
+    one = reading.only()
+    axis = reading.attribute("axis", -1) % len(reading.output)
+    if axis != one.rows:
+        return reading.write(one)
+    if not one.masked:
+        raise reading.refuse("gives shares to rows that the mask does not leave out")
+    return reading.write(replace(one, shares=True))
+
+
+def _transpose(reading: Reading) -> Followed:
+    one, rank = reading.only(), len(reading.output)
+    perm = list(reading.op.attributes.get("perm", range(rank)[::-1]))
+    return reading.write(replace(one, rows=perm.index(one.rows), batch=perm.index(one.batch)))
+
+
+def _view(reading: Reading) -> Followed:
+    """Operators that only give the same elements other axes."""
+    one, before, after = reading.only(), reading.input_shape(0), reading.output
+    rows = _same_axis(before, one.rows, after)
+    if one.batch == 0 and after and after[0] % reading.sequences == 0:
+        return reading.write(_moved(reading, one, rows, 0, after[0] // reading.sequences))
+    return reading.write(_moved(reading, one, rows, _same_axis(before, one.batch, after), one.inner))
+
+
+def _same_axis(before: Shape, axis: int, after: Shape) -> int | None:
+    """The axis of the shape `after` that has the elements of an axis of `before`; None if there is none."""
+    for other, extent in enumerate(after):
+        if extent == before[axis] and prod(after[:other]) == prod(before[:axis]):
+            return other
+    return None
+
+
+def _moved(reading: Reading, one: Carried, rows: int | None, batch: int | None, inner: int) -> Carried:
+    if rows is None or batch is None or rows == batch:
+        raise reading.refuse("puts rows of the past together with others")
+    return replace(one, rows=rows, batch=batch, inner=inner)
+
+
+def _repeated(reading: Reading) -> Followed:
+    """Expand and Tile."""
+    one, before, after = reading.only(), reading.input_shape(0), reading.output
+    behind = _behind(one, len(after) - len(before))
+    if any(after[there] != before[here] for here, there in zip(one.place[:2], behind.place[:2], strict=True)):
+        raise reading.refuse("repeats rows of the past")
+    return reading.write(behind)
+
+
+def _concat(reading: Reading) -> Followed:
+    rank = len(reading.output)
+    if len({one.place for one in reading.carried.values()}) != 1:
+        raise reading.refuse("reads rows of the past along several axes")
+    one = next(iter(reading.carried.values()))
+    if reading.attribute("axis", 0) % rank in one.place[:2]:
+        raise reading.refuse("puts something before or behind the rows of the past")
+    return replace(
+        reading.write(replace(one, masked=False, shares=False)),
+        alongside=tuple(_alongside(reading, rank, one)),
+    )
+
+
+def _split(reading: Reading) -> Followed:
+    one = reading.only()
+    if reading.attribute("axis", 0) % len(reading.input_shape(0)) in one.place[:2]:
+        raise reading.refuse("takes the rows of the past apart")
+    return Followed({name: one for name in reading.op.outputs if name})
+
+
+def _slice(reading: Reading) -> Followed:
+    one, before, after = reading.only(), reading.input_shape(0), reading.output
+    steps = reading.op.inputs[4] if len(reading.op.inputs) > 4 else ""
+    forward = not steps or (
+        steps in reading.graph.constants and bool((reading.graph.constants[steps].load() > 0).all())
+    )
+    if not forward or any(before[axis] != after[axis] for axis in one.place[:2]):
+        raise reading.refuse("takes some rows of the past by their numbers")
+    return reading.write(one)
+
+
+def _gather(reading: Reading) -> Followed:
+    one, rank = reading.only(), len(reading.input_shape(0))
+    axis, more = reading.attribute("axis", 0) % rank, len(reading.input_shape(1)) - 1
+    if axis in one.place[:2]:
+        raise reading.refuse("takes some rows of the past by their numbers")
+    rows, batch = (at + more if at > axis else at for at in one.place[:2])
+    return reading.write(replace(one, rows=rows, batch=batch))
+
+
+def _product(reading: Reading) -> Followed:
+    """MatMul, and products that are written like it."""
+    turned = [bool(reading.attribute(name, 0)) for name in ("transA", "transB")]
+    if any(reading.attribute(name, 0) for name in ("transBatchA", "transBatchB")) or max(reading.carried) > 1:
+        raise reading.refuse("reads rows of the past in an unusual way")
+    rank = len(reading.output)
+    found: dict[int, tuple[bool, Carried]] = {}
+    for number, one in reading.carried.items():
+        own = len(reading.input_shape(number))
+        if min(own, len(reading.input_shape(1 - number))) < 2 or one.rows < own - 2 or one.batch >= own - 2:
+            raise reading.refuse("reads rows of the past in an unusual way")
+        # The last axis of the left factor is summed over, and the one before the last of the right factor.
+        summed = ((one.rows == own - 1) != turned[number]) == (number == 0)
+        found[number] = summed, replace(_behind(one, rank - own), rows=rank - (2 if number == 0 else 1))
+    if not any(summed for summed, _ in found.values()):
+        if len(found) > 1:
+            raise reading.refuse("reads rows of the past along several axes")
+        return reading.write(replace(next(iter(found.values()))[1], masked=False, shares=False))
+    pair = [one for summed, one in found.values() if summed]
+    if len(pair) < 2 or pair[0].place[1:] != pair[1].place[1:]:
+        raise reading.refuse("sums over rows of the past in an unusual way")
+    if not any(one.shares for one in pair):
+        raise reading.refuse("sums over rows that the mask does not leave out")
+    return Followed({})
+
+
+Rule = Callable[[Reading], Followed]
+
+
+def _table(rule: Rule, kinds: Sequence[str], domain: str = "") -> dict[tuple[str, str], Rule]:
+    return {(domain, kind): rule for kind in kinds}
+
+
+_RULES: Mapping[tuple[str, str], Rule] = {
+    **_table(
+        _elementwise,
+        [
+            *("Abs", "Add", "And", "Cast", "Clip", "Div", "Dropout", "Equal", "Erf", "Exp", "Greater"),
+            *("GreaterOrEqual", "Identity", "IsInf", "IsNaN", "Less", "LessOrEqual", "Log", "Max", "Min"),
+            *("Mul", "Neg", "Not", "Or", "Pow", "Reciprocal", "Relu", "Sigmoid", "Sqrt", "Sub", "Sum"),
+            *("Tanh", "Where", "Xor"),
+        ],
+    ),
+    **_table(_softmax, ["Softmax"]),
+    **_table(_transpose, ["Transpose"]),
+    **_table(_view, ["Flatten", "Reshape", "Squeeze", "Unsqueeze"]),
+    **_table(_repeated, ["Expand", "Tile"]),
+    **_table(_concat, ["Concat"]),
+    **_table(_split, ["Split"]),
+    **_table(_slice, ["Slice"]),
+    **_table(_gather, ["Gather"]),
+    **_table(_product, ["MatMul"]),
+    **_table(_product, ["FusedMatMul"], "com.microsoft"),
+}
