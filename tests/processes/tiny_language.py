@@ -80,8 +80,8 @@ def optimum_decoder(*, counts: bool = False) -> onnx.ModelProto:
 
 
 def kept_apart(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The same model, whose states no rule has written in place: they are not what is read of the past and the new rows, but
-    a copy of a copy of it. Changes `model`."""
+    """The same model, whose states no rule has written in place: they are not what is read of the past and the new rows,
+    but a copy of a copy of it. Changes `model`."""
     presents = {value.name for value in model.graph.output}
     nodes = list(model.graph.node)
     del model.graph.node[:]
