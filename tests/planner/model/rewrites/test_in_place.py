@@ -18,12 +18,12 @@ from edgepart.planner.errors import ModelError
 from edgepart.planner.model.context_shapes import context_of_block, load_with_context
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph, load_planned
+from edgepart.planner.model.rewrites.merged_decoder import CACHE_BRANCH
 from edgepart.planner.model.rewrites.row_order import ROWS
 from edgepart.planner.model.states import find_states
 from edgepart.planner.plans.plan import IN_PLACE_ROWS
 from edgepart.planner.region import Array
 from tests.planner.model.rewrites.decoders import RIGHT, WRONG, made
-from tests.planner.model.rewrites.test_merged_decoder import merged
 from tests.planner.model.test_context_shapes import buffered
 from tests.processes.tiny_language import VOCABULARY, kept_apart, optimum_decoder
 
@@ -198,11 +198,24 @@ def test_an_older_operator_set_is_refused_with_the_reason() -> None:
         load_graph(model.SerializeToString(), shapes=shapes)
 
 
-def test_a_merged_decoder_has_the_branch_with_a_past() -> None:
-    data = merged().SerializeToString()
-    graph, _ = load_with_context(data, {}, CONTEXT)
-    assert [one.grows for one in graph.states] == [2]  # What it says has a column for each row.
-    assert any("has rows of the past" in note or "differently" in note for note in graph.notes)
+def test_a_merged_decoder_is_the_branch_with_a_past() -> None:
+    model = optimum_decoder()
+    graph, own = model.graph, list(model.graph.node)
+    outputs = [onnx.helper.make_empty_tensor_value_info(one.name) for one in graph.output]
+    branches = {f"{name}_branch": onnx.helper.make_graph(own, name, [], outputs) for name in ("then", "else")}
+    names = [one.name for one in graph.output]
+    del graph.node[:]
+    graph.node.append(onnx.helper.make_node("If", [CACHE_BRANCH], names, name="optimum::if", **branches))
+    graph.input.append(onnx.helper.make_tensor_value_info(CACHE_BRANCH, onnx.TensorProto.BOOL, [1]))
+    data = model.SerializeToString()
+    found, bound = load_with_context(data, {}, CONTEXT)
+    assert found.states == loaded("plain", 1, 1).states and bound[CACHE_BRANCH] == ()
+    assert [one.op_type for one in found.operators] == [
+        one.op_type for one in loaded("plain", 1, 1).operators
+    ]
+    planned = load_planned(data, {name: found.shape_of(name) or () for name in found.inputs})
+    assert planned.operators == found.operators
+    assert found.whole is not None and CACHE_BRANCH not in found.whole.inputs
 
 
 def test_an_operator_that_scatters_of_itself_does_not_write_in_place() -> None:
