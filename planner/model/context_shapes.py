@@ -2,7 +2,8 @@
 keys and values: to a number of rows in a step, and to the most rows that a sequence may have.
 
 A state is either a buffer, into which an operator writes new rows (GroupQueryAttention), or what an operator puts before
-the new rows (Concat). A buffer has as many rows as the sequence may have. Of the other kind a step reads as many rows less
+the new rows (Concat). A buffer has as many rows as the sequence may have. Where that is sure to be right, a model with
+states of the other kind is rewritten so that they are buffers (rewrites/in_place.py). Else a step reads as many rows less
 as it adds, so that all steps have the same shapes. A rule, but for the model's file, which is read."""
 
 from __future__ import annotations
