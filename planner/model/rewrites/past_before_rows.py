@@ -15,6 +15,8 @@ from edgepart.planner.model.states import suggested_pairs
 from edgepart.planner.model.subgraphs import inline_branch
 
 Shapes = Mapping[str, tuple[int | None, ...]]
+TOKENS = "input_ids"
+"""The input that has the tokens of a step."""
 
 
 @dataclass(frozen=True)
@@ -107,8 +109,8 @@ def _axis(node: NodeProto) -> int:
 
 def _inputs_of_rows(model: ModelProto, shapes: Shapes, pasts: set[str]) -> Iterator[tuple[str, int]]:
     """Yields the inputs that have an element for each row of a step, each with the axis: those whose second axis is free,
-    beside the mask and the states."""
-    for value in model.graph.input:
+    beside the mask and the states. Tokens come first."""
+    for value in sorted(model.graph.input, key=lambda value: value.name != TOKENS):
         if value.name in shapes and value.name not in pasts and value.name != MASK and _is_free(value, 1):
             yield value.name, 1
 

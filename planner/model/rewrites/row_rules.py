@@ -110,8 +110,16 @@ def follow(reading: Reading) -> Followed:
     return rule(reading)
 
 
-_KEEPS_ZEROS = frozenset(["Cast", "Div", "Dropout", "Identity", "Mul", "Where"])
-"""Operators that leave those shares zeros that are (a Where replaces those that are no numbers)."""
+_KEEPS_ZEROS: Mapping[str, tuple[int, ...]] = {
+    "Cast": (0,),
+    "Div": (0,),
+    "Dropout": (0,),
+    "Identity": (0,),
+    "Mul": (0, 1),
+    "Where": (1, 2),
+}
+"""Operators that leave those shares zeros that are, by the inputs that have them (a Where replaces those that are no
+numbers)."""
 
 
 def _elementwise(reading: Reading) -> Followed:
@@ -124,7 +132,7 @@ def _elementwise(reading: Reading) -> Followed:
     alongside = tuple(_alongside(reading, rank, one))
     masked = any(other.masked for other in at.values())
     masked |= any(other.number in reading.of_mask for other in alongside)
-    shares = reading.op.op_type in _KEEPS_ZEROS and any(other.shares for other in at.values())
+    shares = any(at[number].shares for number in _KEEPS_ZEROS.get(reading.op.op_type, ()) if number in at)
     return replace(reading.write(replace(one, masked=masked, shares=shares)), alongside=alongside)
 
 

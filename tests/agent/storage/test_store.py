@@ -6,6 +6,7 @@ import hashlib
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -175,7 +176,7 @@ def test_a_constant_made_from_shapes_is_cut_with_the_shapes(store: Store, tmp_pa
 
 
 def test_so_is_one_of_a_model_that_cannot_be_loaded_without_shapes(store: Store, tmp_path: Path) -> None:
-    blocks = {"K": 32, "N": 2, "bits": 4, "block_size": 32, "domain": "com.microsoft"}
+    blocks: dict[str, Any] = {"K": 32, "N": 2, "bits": 4, "block_size": 32, "domain": "com.microsoft"}
     nodes = [
         helper.make_node("MatMulNBits", ["x", "packed", "scales"], ["product"], name="product", **blocks),
         helper.make_node("Reshape", ["product", "form"], ["y"], name="y"),
@@ -183,7 +184,11 @@ def test_so_is_one_of_a_model_that_cannot_be_loaded_without_shapes(store: Store,
         helper.make_node("ConstantOfShape", ["shape"], ["z"], name="z"),
         helper.make_node("Neg", ["z"], ["w"], name="w"),
     ]
-    held = {"packed": np.ones((2, 1, 16), np.uint8), "scales": np.ones(2, np.float32), "form": np.array([-1])}
+    held: dict[str, Any] = {
+        "packed": np.ones((2, 1, 16), np.uint8),
+        "scales": np.ones(2, np.float32),
+        "form": np.array([-1]),
+    }
     graph = helper.make_graph(
         nodes,
         "blocks",

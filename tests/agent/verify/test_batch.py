@@ -27,11 +27,12 @@ BATCH = 3
 def graphs(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> tuple[Graph, Graph]:
     """The graphs of steps in one sequence, and in BATCH sequences, of models that keep their past in either way."""
     folder = tmp_path_factory.mktemp("language") / "tiny"
-    model = {
-        "written in place": lambda: (tiny_language(folder) / "model.onnx").read_bytes(),
-        "rewritten": lambda: optimum_decoder().SerializeToString(),
-        "put before new rows": lambda: kept_apart(optimum_decoder()).SerializeToString(),
-    }[request.param]()
+    if request.param == "written in place":
+        model = (tiny_language(folder) / "model.onnx").read_bytes()
+    elif request.param == "rewritten":
+        model = optimum_decoder().SerializeToString()
+    else:
+        model = kept_apart(optimum_decoder()).SerializeToString()
     one, many = (load_with_context(model, {}, CONTEXT, batch=batch)[0] for batch in (1, BATCH))
     return one, many
 
