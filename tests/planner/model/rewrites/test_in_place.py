@@ -18,7 +18,9 @@ from edgepart.planner.errors import ModelError
 from edgepart.planner.model.context_shapes import context_of_block, load_with_context
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph, load_planned
+from edgepart.planner.model.rewrites.in_place import write_in_place
 from edgepart.planner.model.rewrites.merged_decoder import CACHE_BRANCH
+from edgepart.planner.model.rewrites.past_before_rows import find_growing
 from edgepart.planner.model.rewrites.row_order import ROWS
 from edgepart.planner.model.states import find_states
 from edgepart.planner.plans.plan import IN_PLACE_ROWS
@@ -34,7 +36,7 @@ KINDS = [*RIGHT, "counting"]
 @cache
 def model_of(kind: str) -> bytes:
     found = made(RIGHT["plain"], counts=True) if kind == "counting" else made(RIGHT[kind])
-    return found.SerializeToString()
+    return bytes(found.SerializeToString())
 
 
 @cache
@@ -191,11 +193,13 @@ def test_other_shapes_and_other_models_are_left_as_they_are() -> None:
 
 def test_an_older_operator_set_is_refused_with_the_reason() -> None:
     model = optimum_decoder()
+    shapes: dict[str, tuple[int, ...]] = {"input_ids": (1, 1), "attention_mask": (1, CONTEXT)}
+    pasts = [one.name for one in model.graph.input if one.name.startswith("past")]
+    growing = find_growing(model, {**shapes, **dict.fromkeys(pasts, (1, 2, CONTEXT, 16))})
+    assert growing is not None and growing.rows == 1 and [one.past for one in growing.states] == pasts
     model.opset_import[0].version = 12
-    shapes = {one.name: (1, 2, CONTEXT, 16) for one in model.graph.input if one.name.startswith("past")}
-    shapes |= {"input_ids": (1, 1), "position_ids": (1, 1), "attention_mask": (1, CONTEXT)}
-    with pytest.raises(ModelError):
-        load_graph(model.SerializeToString(), shapes=shapes)
+    with pytest.raises(ModelError, match="older than 13"):
+        write_in_place(model, loaded("plain", 1, 1), growing)
 
 
 def test_a_merged_decoder_is_the_branch_with_a_past() -> None:
@@ -221,8 +225,11 @@ def test_a_merged_decoder_is_the_branch_with_a_past() -> None:
 def test_an_operator_that_scatters_of_itself_does_not_write_in_place() -> None:
     names = ["past_key_values.0.key", "indices", "new"]
     scatter = onnx.helper.make_node("ScatterElements", names, ["present.0.key"], axis=2)
-    values = dict.fromkeys((names[0], "present.0.key"), (1, (1, 2, 8, 4)))
-    values |= {"indices": (7, (1, 2, 1, 4)), "new": (1, (1, 2, 1, 4))}
+    values: dict[str, tuple[int, tuple[int, ...]]] = {
+        **dict.fromkeys((names[0], "present.0.key"), (1, (1, 2, 8, 4))),
+        "indices": (7, (1, 2, 1, 4)),
+        "new": (1, (1, 2, 1, 4)),
+    }
     infos = {name: onnx.helper.make_tensor_value_info(name, *of) for name, of in values.items()}
     graph = onnx.helper.make_graph(
         [scatter], "own", [infos[name] for name in names], [infos["present.0.key"]]
