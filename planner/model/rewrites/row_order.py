@@ -15,9 +15,10 @@ from dataclasses import dataclass
 
 from edgepart.planner.errors import ModelError
 from edgepart.planner.model.graph import Graph
+from edgepart.planner.model.rewrites.carried import Alongside, Carried, Followed, Reading
 from edgepart.planner.model.rewrites.masked_positions import MASK
 from edgepart.planner.model.rewrites.past_before_rows import Growing
-from edgepart.planner.model.rewrites.row_rules import Alongside, Carried, Followed, Reading, follow
+from edgepart.planner.model.rewrites.row_rules import follow
 
 ROWS = 2
 """The axis of rows in states that are written in place, as plans have it (IN_PLACE_ROWS in planner/plans/plan.py)."""
@@ -91,7 +92,10 @@ def _checked(found: Followed, reading: Reading, growing: Growing) -> Followed:
     """What was found. Raises ModelError if shapes contradict it."""
     for name, one in found.writes.items():
         shape = reading.shape(name)
-        if shape[one.rows] != growing.context or shape[one.batch] != reading.sequences * one.inner:
+        if (
+            shape[one.rows] != growing.context + one.sinks
+            or shape[one.batch] != reading.sequences * one.inner
+        ):
             raise reading.refuse("has another number of rows than the past and the step")
     return found
 

@@ -7,97 +7,10 @@ operators nothing is known, and they are refused, with the reason."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
-from edgepart.planner.errors import ModelError
-from edgepart.planner.model.graph import Graph, Operator
-
-Shape = tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Carried:
-    """Where the rows of the past are in a value."""
-
-    rows: int
-    """The axis that has the past's rows and those of the step."""
-    batch: int
-    """The axis that has the sequences of a batch."""
-    inner: int = 1
-    """The elements of that axis for each sequence (such as heads); those of a sequence lie side by side."""
-    masked: bool = False
-    """Whether the mask has been applied to it."""
-    shares: bool = False
-    """Whether rows that the mask leaves out are zeros, because a Softmax gave each row its share."""
-
-    @property
-    def place(self) -> tuple[int, int, int]:
-        return self.rows, self.batch, self.inner
-
-
-@dataclass(frozen=True)
-class Alongside:
-    """An input that has a column for each of the past's rows but is not carried, such as a mask. Its columns have to be put
-    into the order of the rows."""
-
-    number: int
-    """The number of the operator's input."""
-    rank: int
-    """The axes that it has to have for this, those that are missing in front included."""
-    carried: Carried
-    """Where rows and sequences are, counted among these axes."""
-
-
-@dataclass(frozen=True)
-class Followed:
-    """What an operator makes of carried values."""
-
-    writes: Mapping[str, Carried]
-    """The outputs that are carried."""
-    alongside: tuple[Alongside, ...] = ()
-
-
-@dataclass(frozen=True)
-class Reading:
-    """An operator, with what is known of its inputs."""
-
-    graph: Graph
-    op: Operator
-    carried: Mapping[int, Carried]
-    """The inputs that are carried, by their numbers."""
-    of_mask: frozenset[int]
-    """The inputs that are not carried, and depend on the mask."""
-    sequences: int
-
-    def refuse(self, why: str) -> ModelError:
-        return ModelError(f"{self.op.op_type} {self.op.name!r} {why}")
-
-    def shape(self, name: str) -> Shape:
-        """Raises ModelError if it is not known."""
-        found = self.graph.shape_of(name)
-        if found is None:
-            raise self.refuse(f"has {name!r}, whose shape is known only at run time")
-        return found
-
-    def input_shape(self, number: int) -> Shape:
-        return self.shape(self.op.inputs[number])
-
-    @property
-    def output(self) -> Shape:
-        return self.shape(self.op.outputs[0])
-
-    def only(self) -> Carried:
-        """The carried value of an operator that reads one, as its first input. Raises ModelError."""
-        if self.carried.keys() != {0}:
-            raise self.refuse("reads rows of the past in an unusual way")
-        return self.carried[0]
-
-    def write(self, one: Carried) -> Followed:
-        return Followed(dict.fromkeys(self.op.outputs[:1], one))
-
-    def attribute(self, name: str, usual: int) -> int:
-        return int(self.op.attributes.get(name, usual))
+from edgepart.planner.model.rewrites.carried import Alongside, Carried, Followed, Reading, Shape
 
 
 def follow(reading: Reading) -> Followed:
@@ -125,8 +38,7 @@ numbers)."""
 def _elementwise(reading: Reading) -> Followed:
     rank = len(reading.output)
     at = {n: _behind(one, rank - len(reading.input_shape(n))) for n, one in reading.carried.items()}
-    places = {one.place for one in at.values()}
-    if len(places) != 1:
+    if len({one.form for one in at.values()}) != 1:
         raise reading.refuse("reads rows of the past along several axes")
     one = next(iter(at.values()))
     alongside = tuple(_alongside(reading, rank, one))
@@ -148,8 +60,11 @@ def _alongside(reading: Reading, rank: int, one: Carried) -> Iterator[Alongside]
             continue
         shape = reading.input_shape(number)
         axis = one.rows - (rank - len(shape))
-        if axis >= 0 and shape[axis] != 1:
-            yield Alongside(number, rank, replace(one, masked=False, shares=False))
+        if axis < 0 or shape[axis] == 1:
+            continue
+        if one.sinks:
+            raise reading.refuse("reads something for each row, and for what is no row")
+        yield Alongside(number, rank, replace(one, masked=False, shares=False))
 
 
 def _softmax(reading: Reading) -> Followed:
@@ -202,11 +117,15 @@ def _repeated(reading: Reading) -> Followed:
 
 def _concat(reading: Reading) -> Followed:
     rank = len(reading.output)
-    if len({one.place for one in reading.carried.values()}) != 1:
+    if len({one.form for one in reading.carried.values()}) != 1:
         raise reading.refuse("reads rows of the past along several axes")
     one = next(iter(reading.carried.values()))
-    if reading.attribute("axis", 0) % rank in one.place[:2]:
-        raise reading.refuse("puts something before or behind the rows of the past")
+    axis = reading.attribute("axis", 0) % rank
+    if axis == one.rows and reading.carried.keys() == {0}:
+        more = reading.output[axis] - reading.input_shape(0)[axis]
+        return reading.write(replace(one, shares=False, sinks=one.sinks + more))
+    if axis in one.place[:2]:
+        raise reading.refuse("puts something before the rows of the past")
     return replace(
         reading.write(replace(one, masked=False, shares=False)),
         alongside=tuple(_alongside(reading, rank, one)),
@@ -226,9 +145,36 @@ def _slice(reading: Reading) -> Followed:
     forward = not steps or (
         steps in reading.graph.constants and bool((reading.graph.constants[steps].load() > 0).all())
     )
-    if not forward or any(before[axis] != after[axis] for axis in one.place[:2]):
+    rows, batch = one.place[:2]
+    if forward and before[batch] == after[batch] and before[rows] == after[rows]:
+        return reading.write(one)
+    ends = forward and before[batch] == after[batch] and before[rows] - one.sinks == after[rows]
+    if not ends or _begin(reading, rows) != 0:
         raise reading.refuse("takes some rows of the past by their numbers")
-    return reading.write(one)
+    return reading.write(replace(one, sinks=0))
+
+
+def _begin(reading: Reading, axis: int) -> int | None:
+    """Where a Slice begins along an axis; None if that is not known, or counted from the end."""
+    names = [*reading.op.inputs[1:4], "", ""]
+    if any(name and name not in reading.graph.constants for name in names):
+        return None
+    starts, _, axes = (
+        [int(n) for n in reading.graph.constants[name].load().flat] if name else [] for name in names[:3]
+    )
+    rank = len(reading.output)
+    by_axis = dict(zip((one % rank for one in axes or range(rank)), starts, strict=False))
+    return by_axis.get(axis, 0)
+
+
+def _largest(reading: Reading) -> Followed:
+    """ReduceMax. Rows that the mask leaves out are less than the others."""
+    one, name = reading.only(), reading.op.inputs[1] if len(reading.op.inputs) > 1 else ""
+    known = reading.graph.constants.get(name)
+    axes = known.load().flat if known is not None else reading.op.attributes.get("axes", ())
+    if {int(axis) % len(reading.input_shape(0)) for axis in axes} != {one.rows} or not one.masked:
+        raise reading.refuse("puts rows of the past together with others")
+    return Followed({})
 
 
 def _gather(reading: Reading) -> Followed:
@@ -243,7 +189,8 @@ def _gather(reading: Reading) -> Followed:
 def _product(reading: Reading) -> Followed:
     """MatMul, and products that are written like it."""
     turned = [bool(reading.attribute(name, 0)) for name in ("transA", "transB")]
-    if any(reading.attribute(name, 0) for name in ("transBatchA", "transBatchB")) or max(reading.carried) > 1:
+    unusual = any(reading.attribute(name, 0) for name in ("transBatchA", "transBatchB"))
+    if unusual or max(reading.carried) > 1 or any(one.sinks for one in reading.carried.values()):
         raise reading.refuse("reads rows of the past in an unusual way")
     rank = len(reading.output)
     found: dict[int, tuple[bool, Carried]] = {}
@@ -291,6 +238,7 @@ _RULES: Mapping[tuple[str, str], Rule] = {
     **_table(_split, ["Split"]),
     **_table(_slice, ["Slice"]),
     **_table(_gather, ["Gather"]),
+    **_table(_largest, ["ReduceMax"]),
     **_table(_product, ["MatMul"]),
     **_table(_product, ["FusedMatMul"], "com.microsoft"),
 }

@@ -4,6 +4,7 @@ changes the model that it is given."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -116,6 +117,44 @@ def in_halves(model: ModelProto) -> None:
             after(model, joined, node("Cast", [joined], present, to=TensorProto.FLOAT))
 
 
+def with_sinks(model: ModelProto, *, before: bool = False, read_from: int = 0) -> None:
+    """A column that is no row takes a share, as in GPT-OSS: it is behind the rows, or before them."""
+    hold(model, "read_from", np.array([read_from]))
+    hold(model, "read_to", np.array([2**31 - 1 if read_from else -1]))
+    hold(model, "rows_axis", np.array([3]))
+    for layer in range(LAYERS):
+        shares = renamed(model, f"l{layer}.shares")
+        softmax = next(one for one in model.graph.node if shares in one.output)
+        masked = softmax.input[0]
+        softmax.input[0] = f"{masked}.less"
+        columns = [masked, f"{masked}.sink"]
+        after(
+            model,
+            masked,
+            node("ReduceSum", [f"l{layer}.scaled", "last_axis"], f"{masked}.sink", keepdims=1),
+            node("Concat", columns[::-1] if before else columns, f"{masked}.more", axis=3),
+            node("ReduceMax", [f"{masked}.more", "last_axis"], f"{masked}.largest", keepdims=1),
+            node("Sub", [f"{masked}.more", f"{masked}.largest"], f"{masked}.less"),
+        )
+        after(
+            model,
+            shares,
+            node("Slice", [shares, "read_from", "read_to", "rows_axis"], f"l{layer}.shares"),
+        )
+
+
+def largest_of_all(model: ModelProto) -> None:
+    """The largest score is taken before the mask is applied."""
+    for layer in range(LAYERS):
+        before = renamed(model, f"l{layer}.scores")
+        after(
+            model,
+            before,
+            node("ReduceMax", [before, "last_axis"], f"{before}.largest", keepdims=1),
+            node("Sub", [before, f"{before}.largest"], f"l{layer}.scores"),
+        )
+
+
 RIGHT: dict[str, Callable[[ModelProto], None]] = {
     "plain": lambda model: None,
     "windowed": windowed,
@@ -123,31 +162,9 @@ RIGHT: dict[str, Callable[[ModelProto], None]] = {
     "tabled": tabled,
     "joined heads": joined_heads,
     "in halves": in_halves,
+    "with sinks": with_sinks,
 }
 """The order of the past's rows matters to none of these beside its mask."""
-
-
-def with_sinks(model: ModelProto) -> None:
-    """A column that is no row takes a share, as in GPT-OSS."""
-    hold(model, "but_last", np.array([-1]))
-    hold(model, "rows_axis", np.array([3]))
-    hold(model, "begin", np.array([0]))
-    for layer in range(LAYERS):
-        shares = renamed(model, f"l{layer}.shares")
-        softmax = next(one for one in model.graph.node if shares in one.output)
-        masked = softmax.input[0]
-        softmax.input[0] = f"{masked}.more"
-        after(
-            model,
-            masked,
-            node("ReduceSum", [f"l{layer}.scaled", "last_axis"], f"{masked}.sink", keepdims=1),
-            node("Concat", [masked, f"{masked}.sink"], f"{masked}.more", axis=3),
-        )
-        after(
-            model,
-            shares,
-            node("Slice", [shares, "begin", "but_last", "rows_axis"], f"l{layer}.shares"),
-        )
 
 
 def without_bias(model: ModelProto) -> None:
@@ -217,7 +234,9 @@ def partly(model: ModelProto) -> None:
 
 
 WRONG: dict[str, tuple[Callable[[ModelProto], None], str]] = {
-    "sinks": (with_sinks, "puts something before or behind"),
+    "sinks before": (partial(with_sinks, before=True, read_from=1), "puts something before the rows"),
+    "rows as sinks": (partial(with_sinks, read_from=1), "takes some rows of the past by their numbers"),
+    "largest of all": (largest_of_all, "puts rows of the past together with others"),
     "no bias": (without_bias, "that the mask does not leave out"),
     "no shares": (without_shares, "that the mask does not leave out"),
     "last rows": (of_last_rows, "takes some rows of the past by their numbers"),
