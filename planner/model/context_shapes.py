@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from onnx import ModelProto, ValueInfoProto
 
-from edgepart.planner.errors import ModelError, UsageError
+from edgepart.planner.errors import ModelError, NotInPlace, UsageError
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import free_of, inputs_of, load_graph, read_model
 from edgepart.planner.model.rewrites.masked_positions import COUNTED, MASK, POSITIONS
@@ -92,8 +92,8 @@ def load_with_context(
                 longer = dict(fit(past + 1, context + 1).items() - fitting.items())
                 longer |= {name: _lengthened(bound[name], axis) for name, axis in growing.items()}
                 _refuse_counting(graph, load_graph(path, shapes={**bound, **longer}, operators=operators))
-            if past < context and fault is not None and rows < context:
-                graph = replace(graph, notes=(*graph.notes, f"caches are copied at each step: {fault}"))
+            if past < context and rows < context:
+                graph = _note_copying(graph, fault)
             return _note_counting(graph), bound
     name = path.name if isinstance(path, Path) else "model"
     raise fault or ModelError(
@@ -104,6 +104,13 @@ def load_with_context(
 def _is_rewritten(graph: Graph) -> bool:
     """Whether a rule of rewrites/in_place.py has the model write its states in place."""
     return any(graph.producers[one.output].name.startswith(WRITTEN) for one in graph.states)
+
+
+def _note_copying(graph: Graph, fault: ModelError | None) -> Graph:
+    """The graph, with a note that its states are not written in place, and why."""
+    unknown = f"{graph.name}: how it puts them before new rows is not known, or it has no {MASK!r}"
+    why = fault if isinstance(fault, NotInPlace) else unknown
+    return replace(graph, notes=(*graph.notes, f"caches are copied at each step: {why}"))
 
 
 def _totals(model: ModelProto, written: Mapping[str, int]) -> set[str]:

@@ -27,7 +27,7 @@ from onnx import (
     helper,
 )
 
-from edgepart.planner.errors import EdgepartError, ModelError, UsageError
+from edgepart.planner.errors import EdgepartError, ModelError, NotInPlace, UsageError
 from edgepart.planner.model.constant_folding import SHAPED_BY_DATA, fold_node
 from edgepart.planner.model.described_operators import descriptions_of, infer_function, take_functions
 from edgepart.planner.model.digests import file_digest, joint_digest
@@ -147,18 +147,18 @@ def _write_states_in_place(
     shapes: Mapping[str, tuple[int | None, ...]],
     operators: Sequence[OperatorDescription],
 ) -> ModelProto:
-    """The model that writes its states in place, if `shapes` say so; otherwise the model itself. Raises ModelError, which
-    says why, if it cannot write them in place."""
+    """The model that writes its states in place, if `shapes` say so; otherwise the model itself. Raises NotInPlace, which
+    says why, if it cannot write them in place, and ModelError if it cannot be used at all."""
     opened = open_decided(_copy(model))
-    if (growing := find_growing(opened, shapes)) is None:
-        return model
-    if opened.functions:
-        opened = inline_functions(opened, origin.name)
-    graph = _load_model(_copy(opened), origin, growing.padded(shapes), operators)
     try:
+        if (growing := find_growing(opened, shapes)) is None:
+            return model
+        if opened.functions:
+            opened = inline_functions(opened, origin.name)
+        graph = _load_model(_copy(opened), origin, growing.padded(shapes), operators)
         return write_in_place(opened, graph, growing)
-    except ModelError as error:
-        raise ModelError(f"{origin.name}: its states cannot be written in place: {error}") from error
+    except NotInPlace as error:
+        raise NotInPlace(f"{origin.name}: its states cannot be written in place: {error}") from error
 
 
 def _copy(model: ModelProto) -> ModelProto:

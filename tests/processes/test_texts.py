@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 from edgepart.cli.demo.chat_scene import ANSWER_TOKENS, tell_chat
 from edgepart.cli.local import LocalCluster
 from tests.processes.asking import deploy, deploy_over, served, undeploy
-from tests.processes.tiny_language import optimum_decoder, tiny_language, tiny_optimum
+from tests.processes.tiny_language import TEMPLATE, optimum_decoder, tiny_language, tiny_optimum
 
 pytestmark = pytest.mark.processes
 
@@ -145,8 +145,10 @@ def test_with_mirrors_the_text_is_not_read_again(
 ) -> None:
     options = ("--context", str(CONTEXT), "--devices", "b,c", "--strategy", strategy, "--mirror")
     path = tiny_language(tmp_path / "tiny")
-    if optimum:  # Its states are written in place, too.
+    if optimum:  # Its states are written in place, too. It might end a text soon.
         onnx.save(optimum_decoder(), path / "model.onnx")
+        config = {"bos_token": "<s>", "chat_template": TEMPLATE}
+        (path / "tokenizer_config.json").write_text(json.dumps(config))
     victim = deploy(victims, path, NAME, *options)["devices"][0]
     (survivor,) = {"b", "c"} - {victim}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from edgepart.planner.errors import ModelError
+from edgepart.planner.errors import NotInPlace
 from edgepart.planner.model.graph import Graph, Operator
 
 Shape = tuple[int, ...]
@@ -72,11 +72,11 @@ class Reading:
     """The inputs that are not carried, and depend on the mask."""
     sequences: int
 
-    def refuse(self, why: str) -> ModelError:
-        return ModelError(f"{self.op.op_type} {self.op.name!r} {why}")
+    def refuse(self, why: str) -> NotInPlace:
+        return NotInPlace(f"{self.op.op_type} {self.op.name!r} {why}")
 
     def shape(self, name: str) -> Shape:
-        """Raises ModelError if it is not known."""
+        """Raises NotInPlace if it is not known."""
         found = self.graph.shape_of(name)
         if found is None:
             raise self.refuse(f"has {name!r}, whose shape is known only at run time")
@@ -90,7 +90,7 @@ class Reading:
         return self.shape(self.op.outputs[0])
 
     def only(self) -> Carried:
-        """The carried value of an operator that reads one, as its first input. Raises ModelError."""
+        """The carried value of an operator that reads one, as its first input. Raises NotInPlace."""
         if self.carried.keys() != {0}:
             raise self.refuse("reads rows of the past in an unusual way")
         return self.carried[0]

@@ -12,7 +12,7 @@ from typing import Any
 
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
-from edgepart.planner.errors import ModelError
+from edgepart.planner.errors import NotInPlace
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.protos import element_type
 from edgepart.planner.model.rewrites.masked_positions import MASK
@@ -30,18 +30,18 @@ _BEFORE, _LEFT, _ORDER, _ROWS = (f"{WRITTEN}.{end}" for end in ("before", "left"
 
 def write_in_place(model: ModelProto, graph: Graph, growing: Growing) -> ModelProto:
     """The model with states that are written in place. `graph` is the same model with a past that is padded to a fixed
-    length. Changes `model`. Raises ModelError, which says why, if the model may depend on the order of its past's rows."""
+    length. Changes `model`. Raises NotInPlace, which says why, if the model may depend on the order of its past's rows."""
     opsets = {one.version for one in model.opset_import if one.domain in ("", "ai.onnx")}
     if min(opsets, default=0) < _LEAST_OPSET:
-        raise ModelError(f"its operator set is older than {_LEAST_OPSET}")
+        raise NotInPlace(f"its operator set is older than {_LEAST_OPSET}")
     moved = find_moved(graph, growing)
     nodes = list(model.graph.node)
     apart = {MASK, *(one.past for one in growing.states)}
     if nested := next((node for node in nodes if not apart.isdisjoint(captured_names(node))), None):
-        raise ModelError(f"{describe_node(nested)} reads the mask or a past in a branch or a loop")
+        raise NotInPlace(f"{describe_node(nested)} reads the mask or a past in a branch or a loop")
     writers = {name: node for node in nodes for name in node.output if name}
     if unknown := [one.reader for one in moved if one.reader not in writers]:
-        raise ModelError(f"the operator that writes {unknown[0]!r} is not in the file as such")
+        raise NotInPlace(f"the operator that writes {unknown[0]!r} is not in the file as such")
     _read_other_mask(nodes)
     made = _Additions(graph, growing)
     before = made.move_all(moved, writers)
@@ -146,7 +146,7 @@ class _Additions:
         if key in self._orders:
             return self._orders[key]
         if rows < batch:
-            raise ModelError("a value has the sequences of a batch behind the rows of the past")
+            raise NotInPlace("a value has the sequences of a batch behind the rows of the past")
         name = self._orders[key] = f"{_ORDER}.{len(self._orders)}"
         source = _ORDER
         if inner > 1:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
-from edgepart.planner.errors import ModelError
+from edgepart.planner.errors import NotInPlace
 from edgepart.planner.model.rewrites.masked_positions import MASK
 from edgepart.planner.model.rewrites.merged_decoder import CACHE_BRANCH
 from edgepart.planner.model.states import suggested_pairs
@@ -60,7 +60,7 @@ class Growing:
 
 def find_growing(model: ModelProto, shapes: Shapes) -> Growing | None:
     """The growing states of a model, if these shapes say that they are to be written in place: their pasts have as many
-    rows as the mask has columns. None otherwise. Raises ModelError if the model puts the past of some of its states before
+    rows as the mask has columns. None otherwise. Raises NotInPlace if the model puts the past of some of its states before
     new rows, and not of all."""
     columns = (shapes.get(MASK) or (None,))[-1]
     states = tuple(_put_before(model))
@@ -80,7 +80,7 @@ def find_growing(model: ModelProto, shapes: Shapes) -> Growing | None:
             _is_free(value, axis) and extent == columns
             for axis, extent in enumerate(shapes.get(value.name, ()))
         ):
-            raise ModelError(f"the past of state {value.name!r} is not put right before the new rows")
+            raise NotInPlace(f"the past of state {value.name!r} is not put right before the new rows")
     return Growing(states, columns, rows, counted)
 
 
@@ -111,7 +111,8 @@ def _inputs_of_rows(model: ModelProto, shapes: Shapes, pasts: set[str]) -> Itera
     """Yields the inputs that have an element for each row of a step, each with the axis: those whose second axis is free,
     beside the mask and the states. Tokens come first."""
     for value in sorted(model.graph.input, key=lambda value: value.name != TOKENS):
-        if value.name in shapes and value.name not in pasts and value.name != MASK and _is_free(value, 1):
+        known = len(shapes.get(value.name, ())) > 1 and _is_free(value, 1)
+        if known and value.name not in pasts and value.name != MASK:
             yield value.name, 1
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Set
 from dataclasses import dataclass
 
-from edgepart.planner.errors import ModelError
+from edgepart.planner.errors import NotInPlace
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.rewrites.carried import Alongside, Carried, Followed, Reading
 from edgepart.planner.model.rewrites.masked_positions import MASK
@@ -36,7 +36,7 @@ class Moved:
 
 def find_moved(graph: Graph, growing: Growing) -> tuple[Moved, ...]:
     """The values that have to be put into the order of the rows. `graph` is the model with a past that is padded to a fixed
-    length. Raises ModelError, which says why, if the order of the rows may matter in another way."""
+    length. Raises NotInPlace, which says why, if the order of the rows may matter in another way."""
     sequences = _sequences(graph)
     carried = {
         one.joined: _state(graph, growing, number, sequences) for number, one in enumerate(growing.states)
@@ -48,7 +48,7 @@ def find_moved(graph: Graph, growing: Growing) -> tuple[Moved, ...]:
         if begins.intersection(op.outputs):
             continue
         if any(name in carried for name in op.captured):
-            raise ModelError(f"{op.op_type} {op.name!r} reads rows of the past in a branch or a loop")
+            raise NotInPlace(f"{op.op_type} {op.name!r} reads rows of the past in a branch or a loop")
         read = {number: carried[name] for number, name in enumerate(op.inputs) if name in carried}
         if not read:
             continue
@@ -58,38 +58,38 @@ def find_moved(graph: Graph, growing: Growing) -> tuple[Moved, ...]:
         carried |= found.writes
     presents = {one.present for one in growing.states}
     if shown := [name for name in graph.outputs if name in carried and name not in presents]:
-        raise ModelError(f"the output {shown[0]!r} has rows of the past")
+        raise NotInPlace(f"the output {shown[0]!r} has rows of the past")
     return tuple(moved)
 
 
 def _sequences(graph: Graph) -> int:
     shape = graph.shape_of(MASK) if MASK in graph.tensors else None
     if shape is None or len(shape) != 2:
-        raise ModelError(f"{MASK!r} has no row for each sequence")
+        raise NotInPlace(f"{MASK!r} has no row for each sequence")
     return shape[0]
 
 
 def _state(graph: Graph, growing: Growing, number: int, sequences: int) -> Carried:
-    """Where rows are in a state. Raises ModelError if it cannot be written in place."""
+    """Where rows are in a state. Raises NotInPlace if it cannot be written in place."""
     one = growing.states[number]
     shape = graph.shape_of(one.past)
     if shape is None:
-        raise ModelError(f"the shape of state {one.past!r} is not known")
+        raise NotInPlace(f"the shape of state {one.past!r} is not known")
     if one.axis != ROWS:
-        raise ModelError(f"the rows of state {one.past!r} are along axis {one.axis}, not {ROWS}")
+        raise NotInPlace(f"the rows of state {one.past!r} are along axis {one.axis}, not {ROWS}")
     if shape[0] != sequences:
-        raise ModelError(f"the first axis of state {one.past!r} is not that of the sequences")
+        raise NotInPlace(f"the first axis of state {one.past!r} is not that of the sequences")
     known = {one.joined, one.read if one.read != one.past else one.joined}
     if any(known.isdisjoint(op.outputs) for name in {one.past, one.read} for op in graph.consumers[name]):
-        raise ModelError(f"the past of state {one.past!r} is also read without the new rows")
+        raise NotInPlace(f"the past of state {one.past!r} is also read without the new rows")
     kinds = graph.tensors[one.past].dtype, graph.tensors[one.joined].dtype
     if kinds[0] != kinds[1] and kinds != ("float", "float16"):
-        raise ModelError(f"state {one.past!r} is of {kinds[0]}, and the model computes with {kinds[1]}")
+        raise NotInPlace(f"state {one.past!r} is of {kinds[0]}, and the model computes with {kinds[1]}")
     return Carried(one.axis, 0)
 
 
 def _checked(found: Followed, reading: Reading, growing: Growing) -> Followed:
-    """What was found. Raises ModelError if shapes contradict it."""
+    """What was found. Raises NotInPlace if shapes contradict it."""
     for name, one in found.writes.items():
         shape = reading.shape(name)
         if (

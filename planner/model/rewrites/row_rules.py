@@ -14,7 +14,7 @@ from edgepart.planner.model.rewrites.carried import Alongside, Carried, Followed
 
 
 def follow(reading: Reading) -> Followed:
-    """What the operator makes of its carried inputs. Raises ModelError, which says why, if it may matter to it in which
+    """What the operator makes of its carried inputs. Raises NotInPlace, which says why, if it may matter to it in which
     order the past's rows are."""
     domain = "" if reading.op.domain == "ai.onnx" else reading.op.domain
     rule = _RULES.get((domain, reading.op.op_type))

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import numpy_helper
 
-from edgepart.planner.errors import ModelError
+from edgepart.planner.errors import NotInPlace
 from edgepart.planner.model.context_shapes import context_of_block, load_with_context
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph, load_planned
@@ -198,7 +198,7 @@ def test_an_older_operator_set_is_refused_with_the_reason() -> None:
     growing = find_growing(model, {**shapes, **dict.fromkeys(pasts, (1, 2, CONTEXT, 16))})
     assert growing is not None and growing.rows == 1 and [one.past for one in growing.states] == pasts
     model.opset_import[0].version = 12
-    with pytest.raises(ModelError, match="older than 13"):
+    with pytest.raises(NotInPlace, match="older than 13"):
         write_in_place(model, loaded("plain", 1, 1), growing)
 
 
