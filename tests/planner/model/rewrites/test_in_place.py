@@ -184,7 +184,8 @@ def test_other_shapes_and_other_models_are_left_as_they_are() -> None:
     data = optimum_decoder().SerializeToString()
     # A block that fills the context has no past, and a past that the user binds is as long as that says.
     assert load_with_context(data, {}, CONTEXT, CONTEXT)[0].shape_of("past_key_values.0.key") == (1, 2, 0, 16)
-    assert not load_with_context(kept_apart(optimum_decoder()).SerializeToString(), {}, CONTEXT)[0].in_place
+    apart, _ = load_with_context(kept_apart(optimum_decoder()).SerializeToString(), {}, CONTEXT)
+    assert not apart.in_place and any("how it puts them" in note for note in apart.notes)
     graph = load_graph(data)
     assert not any(one.op_type == "ScatterElements" for one in graph.operators)
     builders, _ = load_with_context(buffered(), {}, CONTEXT)
