@@ -13,7 +13,7 @@ import onnxruntime as ort
 
 from benchmarks.exporters_cases import HEAD
 from edgepart.planner.model.load import read_model
-from edgepart.planner.model.merged_decoder import CACHE_BRANCH
+from edgepart.planner.model.rewrites.merged_decoder import CACHE_BRANCH
 from edgepart.planner.model.states import suggested_pairs
 from edgepart.planner.region import Array
 

@@ -4,6 +4,7 @@ to do, and what has (not) changed. Facts that callers need are attributes as wel
     EdgepartError
       UserError          the user's input: a model, an option, a request
         ModelError         the model file cannot be used; nothing was stored
+          NotInPlace         its states cannot be written in place; it can be used as it is
         RequestError       an inference request does not fit the model; nothing was run
           UnknownDeployment  no deployment has that name; nothing was run
           ContextExceeded    a prompt does not fit the model's context; nothing was run
@@ -41,6 +42,11 @@ class UserError(EdgepartError):
 
 class ModelError(UserError):
     """The model cannot be used. Nothing was stored."""
+
+
+class NotInPlace(ModelError):
+    """It is not sure that a model says the same if its states are written in place, and the message says why not. It can be
+    used as it is."""
 
 
 class RequestError(UserError):

@@ -168,9 +168,11 @@ def _look_for_blocks(
     if wide is None:
         return None, ()
     try:
-        return load_with_context(path, options.shapes, wide, ROWS)[1], ()
+        block, shapes = load_with_context(path, options.shapes, wide, ROWS)
+        _check_states(block, graph)
     except ModelError as error:
         return None, (f"prompts are read token by token: {error}",)
+    return shapes, ()
 
 
 def _look_for_batches(
@@ -185,9 +187,18 @@ def _look_for_batches(
     if not alike or options.sequences < 2 or options.shapes:
         return None, ()
     try:
-        return load_with_context(path, {}, context, batch=min(BATCH, options.sequences))[1], ()
+        several, shapes = load_with_context(path, {}, context, batch=min(BATCH, options.sequences))
+        _check_states(several, graph)
     except ModelError as error:
         return None, (f"texts at the same time are computed one after the other: {error}",)
+    return shapes, ()
+
+
+def _check_states(other: Graph, graph: Graph) -> None:
+    """Raises ModelError if `other` keeps its states in another way than `graph` does."""
+    if [one.in_place for one in other.states] != [one.in_place for one in graph.states]:
+        why = next((note for note in other.notes if "written in place" in note), "its states differ")
+        raise ModelError(f"{graph.name}: such steps cannot write states in place as single ones do: {why}")
 
 
 def _look_for_text(

@@ -14,7 +14,6 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from edgepart.agent.execution.sessions import LoadedModel
 from edgepart.agent.quantise.samples import (
     FEWEST_TOKENS,
     MOST_TOKENS,
@@ -27,7 +26,7 @@ from edgepart.agent.quantise.samples import (
 )
 from edgepart.agent.text.companions import TOKENIZER
 from edgepart.agent.text.tokenizer import parse_tokenizer, read_limited
-from edgepart.agent.verify.reference import load_served
+from edgepart.agent.verify.reference import Served, load_served, shapes_of
 from edgepart.agent.verify.same_answer import is_float, largest_difference, random_outputs
 from edgepart.agent.wire.inference import MOST_ERROR, DeployOptions
 from edgepart.agent.wire.tensors import pack_arrays, unpack_arrays
@@ -58,7 +57,7 @@ def answer_as_it_was(
     """Run the model on the samples, and write its inputs and answers into `folder`. Returns what `compare_with` has to
     know."""
     samples = choose_samples(model, tokenizer, options, given)
-    session = load_served(model, samples.steps[0])
+    session = load_served(model, shapes_of(samples.steps[0]))
     compared = set(samples.compared)
     for number, step in enumerate(samples.steps):
         outputs = {name: value for name, value in _run(session, step).items() if name in compared}
@@ -73,10 +72,10 @@ def answer_as_it_was(
 def compare_with(quantised: Path, told: Mapping[str, Any], folder: Path) -> Difference:
     """Run the model with quantised weights on the same samples, and compare."""
     errors, same = list[float](), None
-    session: LoadedModel | None = None
+    session: Served | None = None
     for number in range(told["steps"]):
         step, expected = _unpack((folder / ANSWERS.format(number)).read_bytes())
-        session = session or load_served(quantised, step)
+        session = session or load_served(quantised, shapes_of(step))
         got = _run(session, step)
         errors.append(error_of(got, expected))
         if logits := told["logits"]:
@@ -133,7 +132,7 @@ def error_of(got: Values, expected: Values) -> float:
     return min(max(found), MOST_ERROR)
 
 
-def _run(session: LoadedModel, inputs: Values) -> dict[str, Any]:
+def _run(session: Served, inputs: Values) -> dict[str, Any]:
     found = session.run([inputs[name] for name in session.input_names])
     return dict(zip(session.output_names, found, strict=True))
 

@@ -32,7 +32,7 @@ import numpy as np
 from edgepart.agent.storage import atomic_files
 from edgepart.agent.storage.atomic_files import NEW, move, read_json
 from edgepart.agent.storage.atomic_files import write_atomic as write_atomic
-from edgepart.planner.errors import EdgepartError, PeerError, Unavailable, UsageError
+from edgepart.planner.errors import EdgepartError, ModelError, PeerError, Unavailable, UsageError
 from edgepart.planner.json_text import parse_json
 from edgepart.planner.model.blobs import pack_constant
 from edgepart.planner.model.digests import joint_digest
@@ -370,7 +370,12 @@ class Store:
         weights = _remember(self._weights, source.model, lambda: load_weights(path))
         if source.constant in weights:
             return weights[source.constant]
-        constants = _remember(self._constants, source.model, lambda: load_constants(path))
+        try:
+            constants = _remember(self._constants, source.model, lambda: load_constants(path))
+        except ModelError:
+            if not source.shapes:
+                raise
+            constants = {}  # Without shapes, the types of all values may not be known.
         if source.constant in constants or not source.shapes:
             return constants.get(source.constant)
         key = (source.model, repr(sorted(source.shapes.items())))

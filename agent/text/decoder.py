@@ -1,9 +1,9 @@
 """Decoder: how a model that generates text is fed, found from the plan's inputs, outputs and states. Rules.
 
 A step reads one token, or a block of tokens of a prompt. Models with caches that are written in place (as ONNX Runtime's
-builder exports them) count rows from the left: the mask has ones up to the present row. Models that put their past before
-the new rows (as optimum exports them) get a past of fixed length, whose right end counts: the mask has ones there, and for
-the new tokens behind it.
+builder exports them, and as those of optimum are rewritten) count rows from the left: the mask has ones up to the present
+row. Models that put their past before the new rows, and could not be rewritten, get a past of fixed length, whose right end
+counts: the mask has ones there, and for the new tokens behind it.
 """
 
 from __future__ import annotations

@@ -5,14 +5,14 @@ The tolerance follows from the model alone, so that it holds on every processor:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from edgepart.agent.execution.sessions import LoadedModel, load_model
+from edgepart.agent.execution.sessions import load_model
 from edgepart.agent.verify.same_answer import (
     Values,
     differences,
@@ -21,6 +21,7 @@ from edgepart.agent.verify.same_answer import (
     tolerance_for,
 )
 from edgepart.agent.verify.served_model import served_model
+from edgepart.agent.verify.unpadded_session import UnpaddedSession, growing_of
 from edgepart.agent.wire.dtypes import element_dtype
 from edgepart.planner.model.graph import Graph, State, Tensor
 from edgepart.planner.plans.plan import KeptState
@@ -34,14 +35,31 @@ def run_alone(model: Path | bytes, inputs: Values) -> dict[str, Any]:
     return _run(load_model(model), inputs)
 
 
-def load_served(model: Path | bytes, inputs: Collection[str]) -> LoadedModel:
-    """One session over the model that is served of a file, with these inputs. Raises ModelError."""
-    served = served_model(model, inputs)
+class Served(Protocol):
+    """A session over a model, as LoadedModel is one."""
+
+    @property
+    def input_names(self) -> tuple[str, ...]: ...
+    @property
+    def output_names(self) -> tuple[str, ...]: ...
+    def run(self, inputs: Sequence[Any], /) -> list[Any]: ...
+
+
+def load_served(model: Path | bytes, shapes: Mapping[str, tuple[int, ...]]) -> Served:
+    """One session over the model that is served of a file, whose inputs have these shapes. Raises ModelError."""
+    served = served_model(model, shapes)
     beside = model.resolve().parent if isinstance(model, Path) and isinstance(served, bytes) else None
-    return load_model(served, beside=beside)
+    session = load_model(served, beside=beside)
+    growing = growing_of(model, shapes)
+    return session if growing is None else UnpaddedSession(session, growing)
 
 
-def _run(session: LoadedModel, inputs: Values) -> dict[str, Any]:
+def shapes_of(inputs: Values) -> dict[str, tuple[int, ...]]:
+    """The shapes of a request's inputs. Those that are no tensors have none."""
+    return {name: np.shape(value) if isinstance(value, np.ndarray) else () for name, value in inputs.items()}
+
+
+def _run(session: Served, inputs: Values) -> dict[str, Any]:
     found = session.run([inputs[name] for name in session.input_names])
     return dict(zip(session.output_names, found, strict=True))
 
@@ -77,7 +95,7 @@ def make_references(model: Path | bytes, graph: Graph, steps: Sequence[Values]) 
     """The references of the steps of one sequence, whose inputs are `steps`: the session gets the graph's states back as it
     left them, and zeros at first. Steps after one that leaves a random state have no reference. Raises ModelError and
     RequestError as `make_reference` does."""
-    session, tolerance = load_served(model, graph.inputs), tolerance_for(graph)
+    session, tolerance = load_served(model, _shapes(graph)), tolerance_for(graph)
     states = {one.input: _zeros(graph.tensors[one.input]) for one in graph.states}
     found = []
     for inputs in steps:
@@ -90,6 +108,10 @@ def make_references(model: Path | bytes, graph: Graph, steps: Sequence[Values]) 
     return found
 
 
+def _shapes(graph: Graph) -> dict[str, tuple[int, ...]]:
+    return {name: graph.shape_of(name) or () for name in graph.inputs}
+
+
 def _zeros(tensor: Tensor) -> Array:
     return np.zeros(tensor.shape or (), element_dtype(tensor.dtype))
 
@@ -99,7 +121,7 @@ def _next(graph: Graph, state: State, written: Array) -> Array:
     return graph.written_region(state, graph.region_of(state.input)).crop(written)
 
 
-def answer_last(session: LoadedModel, steps: Sequence[Values], states: Sequence[KeptState]) -> dict[str, Any]:
+def answer_last(session: Served, steps: Sequence[Values], states: Sequence[KeptState]) -> dict[str, Any]:
     """The answer to the last of these steps of one sequence, by name, without random outputs and states. The session gets
     the states back as it left them, and zeros at first. Raises RequestError."""
     zeros = ((one.input.name, one.input.shape or (), element_dtype(one.input.dtype)) for one in states)
@@ -120,7 +142,7 @@ def _carry(state: KeptState, written: Array) -> Array:
     return written.take(range(written.shape[state.grows] - rows, written.shape[state.grows]), state.grows)
 
 
-def steady_outputs(session: LoadedModel, inputs: Values) -> tuple[dict[str, Any], tuple[str, ...]]:
+def steady_outputs(session: Served, inputs: Values) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The outputs that are the same in two runs of a session, and the names of the random ones. Raises RequestError."""
     first, second = _run(session, inputs), _run(session, inputs)
     random = random_outputs(first, second)

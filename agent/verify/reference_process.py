@@ -109,20 +109,23 @@ def _read(data: bytes) -> dict[str, Any]:
 def run_reference_process(questions: Connection[Any, Any], store: Path, idle_s: float) -> None:
     """Run the process: answer questions until none comes for `idle_s`, or the agent is gone."""
     # Imported here because these import ONNX Runtime, which does not belong in the agent's own process.
-    from edgepart.agent.execution.sessions import LoadedModel
-    from edgepart.agent.verify.reference import answer_last, load_served
+    from edgepart.agent.verify.reference import Served, answer_last, load_served, shapes_of
 
     lower_priority(BESIDE_NICENESS)
     models = Store(store, alone=False)
-    made: tuple[tuple[str, frozenset[str]], LoadedModel] | None = None
+    made: tuple[tuple[str, frozenset[str], bool], Served] | None = None
     try:
         while questions.poll(idle_s):
             model, steps, memory_bytes, states = questions.recv()
             try:
                 limit_own_memory(memory_bytes)
-                names = frozenset([*steps[0], *(one.input.name for one in states)])
-                if made is None or made[0] != (model, names):
-                    made = (model, names), load_served(models.model_path(model), names)
+                shapes = {
+                    **shapes_of(steps[0]),
+                    **{one.input.name: one.input.shape or () for one in states},
+                }
+                key = model, frozenset(shapes), any(one.in_place for one in states)
+                if made is None or made[0] != key:
+                    made = key, load_served(models.model_path(model), shapes)
                 answer = _pack("", answer_last(made[1], steps, states))
             except (EdgepartError, MemoryError) as error:
                 answer = _pack(str(error) or "it was refused more memory", {})

@@ -10,8 +10,8 @@ import onnx
 from onnx import ModelProto
 
 from edgepart.planner.model.load import read_model
-from edgepart.planner.model.masked_positions import COUNTED, count_positions_in_mask
-from edgepart.planner.model.merged_decoder import ALWAYS, CACHE_BRANCH, decide, is_merged
+from edgepart.planner.model.rewrites.masked_positions import COUNTED, count_positions_in_mask
+from edgepart.planner.model.rewrites.merged_decoder import ALWAYS, CACHE_BRANCH, decide, is_merged
 
 
 def served_model(path: Path | bytes, inputs: Collection[str]) -> Path | bytes:

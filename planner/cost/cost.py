@@ -117,10 +117,12 @@ class Cost:
         """The work of `op` to write `outputs`, for which it reads the regions `needs` of its inputs; not remembered."""
         if op.op_type in VIEWS or op.name in self.free:
             return NO_WORK
+        # What scatters into a state that is written in place reads nothing of it.
+        unread = self.graph.in_place if op.op_type == "ScatterElements" else ()
         reads = [
             (name, region, region.size * self.item_bytes(name))
             for name, region in zip(op.inputs, needs, strict=True)
-            if name and region is not None
+            if name and region is not None and name not in unread
         ]
         writes = [
             (region, region.size * self.item_bytes(op.outputs[index]))

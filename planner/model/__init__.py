@@ -1,6 +1,6 @@
 """Models: an ONNX file becomes a Graph, checked, with its free dimensions bound and its constants folded.
 
-May import: planner/errors, planner/region, planner/tdl.
+May import: planner/errors, planner/model/rewrites, planner/region, planner/tdl.
 """
 
 __all__ = [
@@ -11,8 +11,6 @@ __all__ = [
     "digests",
     "graph",
     "load",
-    "masked_positions",
-    "merged_decoder",
     "protos",
     "stateful",
     "states",

@@ -2,7 +2,8 @@
 keys and values: to a number of rows in a step, and to the most rows that a sequence may have.
 
 A state is either a buffer, into which an operator writes new rows (GroupQueryAttention), or what an operator puts before
-the new rows (Concat). A buffer has as many rows as the sequence may have. Of the other kind a step reads as many rows less
+the new rows (Concat). A buffer has as many rows as the sequence may have. Where that is sure to be right, a model with
+states of the other kind is rewritten so that they are buffers (rewrites/in_place.py). Else a step reads as many rows less
 as it adds, so that all steps have the same shapes. A rule, but for the model's file, which is read."""
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from pathlib import Path
 import numpy as np
 from onnx import ModelProto, ValueInfoProto
 
-from edgepart.planner.errors import ModelError, UsageError
+from edgepart.planner.errors import ModelError, NotInPlace, UsageError
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import free_of, inputs_of, load_graph, read_model
-from edgepart.planner.model.masked_positions import COUNTED, MASK, POSITIONS
-from edgepart.planner.model.merged_decoder import ALWAYS, is_merged
-from edgepart.planner.model.states import Pair, find_states, suggested_pairs
+from edgepart.planner.model.rewrites.masked_positions import COUNTED, MASK, POSITIONS
+from edgepart.planner.model.rewrites.merged_decoder import ALWAYS, is_merged
+from edgepart.planner.model.states import WRITTEN, Pair, find_states, suggested_pairs
 from edgepart.planner.model.weights import SMALL_BYTES
 from edgepart.planner.tdl.description import OperatorDescription
 
@@ -87,15 +88,29 @@ def load_with_context(
             (graph.shape_of(one.output), growing[one.input]) for one in graph.states if one.input in growing
         ]
         if len(ends) == len(growing) and all(end is not None and end[axis] == context for end, axis in ends):
-            if 0 < past < context and POSITIONS not in bound:
+            if past > 0 and (past < context or _is_rewritten(graph)) and POSITIONS not in bound:
                 longer = dict(fit(past + 1, context + 1).items() - fitting.items())
                 longer |= {name: _lengthened(bound[name], axis) for name, axis in growing.items()}
                 _refuse_counting(graph, load_graph(path, shapes={**bound, **longer}, operators=operators))
+            if past < context and rows < context:
+                graph = _note_copying(graph, fault)
             return _note_counting(graph), bound
     name = path.name if isinstance(path, Path) else "model"
     raise fault or ModelError(
         f"{name}: its states do not have {context} rows after a step; give --shape for each input"
     )
+
+
+def _is_rewritten(graph: Graph) -> bool:
+    """Whether a rule of rewrites/in_place.py has the model write its states in place."""
+    return any(graph.producers[one.output].name.startswith(WRITTEN) for one in graph.states)
+
+
+def _note_copying(graph: Graph, fault: ModelError | None) -> Graph:
+    """The graph, with a note that its states are not written in place, and why."""
+    unknown = f"{graph.name}: how it puts them before new rows is not known, or it has no {MASK!r}"
+    why = fault if isinstance(fault, NotInPlace) else unknown
+    return replace(graph, notes=(*graph.notes, f"caches are copied at each step: {why}"))
 
 
 def _totals(model: ModelProto, written: Mapping[str, int]) -> set[str]:

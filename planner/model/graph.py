@@ -86,8 +86,9 @@ class State:
     """The axis along which the output is longer than the input, by the rows that the step adds at the end. The next step's
     input is the end of the output. None if both have the same shape."""
     in_place: bool = False
-    """Whether the operator that writes the output can write it over the input: it changes only rows that the step adds, and
-    never reads rows after those. So a step can also be made again, or a sequence be continued from an earlier row."""
+    """Whether the operator that writes the output can write it over the input: it changes only rows that the step adds,
+    and nothing depends on rows after those. So a step can also be made again, or a sequence be continued from an earlier
+    row."""
     short: bool = False
     """Whether a step may add fewer rows than the output is longer, one at least. The others lie behind those that it adds,
     and are not kept."""

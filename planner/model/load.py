@@ -27,17 +27,19 @@ from onnx import (
     helper,
 )
 
-from edgepart.planner.errors import EdgepartError, ModelError, UsageError
+from edgepart.planner.errors import EdgepartError, ModelError, NotInPlace, UsageError
 from edgepart.planner.model.constant_folding import SHAPED_BY_DATA, fold_node
 from edgepart.planner.model.described_operators import descriptions_of, infer_function, take_functions
 from edgepart.planner.model.digests import file_digest, joint_digest
 from edgepart.planner.model.external import skim_weights
 from edgepart.planner.model.flat_scales import give_scales_rows
 from edgepart.planner.model.graph import Constant, Graph, Operator, Tensor, check_graph
-from edgepart.planner.model.masked_positions import count_positions_in_mask
-from edgepart.planner.model.merged_decoder import decide, shapes_of_plan
 from edgepart.planner.model.precompiled import explain_precompiled
 from edgepart.planner.model.quantised_activations import make_activations_unsigned
+from edgepart.planner.model.rewrites.in_place import write_in_place
+from edgepart.planner.model.rewrites.masked_positions import count_positions_in_mask
+from edgepart.planner.model.rewrites.merged_decoder import decide, shapes_of_plan
+from edgepart.planner.model.rewrites.past_before_rows import find_growing, open_decided
 from edgepart.planner.model.shape_inference import (
     complete_type,
     find_contradiction,
@@ -135,8 +137,44 @@ def _load(
     _check_names(model.graph.node, origin.name)
     if shapes is not None:
         shapes = decide(model, shapes)
-    own = ModelProto()
-    own.CopyFrom(model)
+        model = _write_states_in_place(model, origin, shapes, operators)
+    return _load_model(model, origin, shapes, operators)
+
+
+def _write_states_in_place(
+    model: ModelProto,
+    origin: Origin,
+    shapes: Mapping[str, tuple[int | None, ...]],
+    operators: Sequence[OperatorDescription],
+) -> ModelProto:
+    """The model that writes its states in place, if `shapes` say so; otherwise the model itself. Raises NotInPlace, which
+    says why, if it cannot write them in place, and ModelError if it cannot be used at all."""
+    opened = open_decided(_copy(model))
+    try:
+        if (growing := find_growing(opened, shapes)) is None:
+            return model
+        if opened.functions:
+            opened = inline_functions(opened, origin.name)
+        graph = _load_model(_copy(opened), origin, growing.padded(shapes), operators)
+        return write_in_place(opened, graph, growing)
+    except NotInPlace as error:
+        raise NotInPlace(f"{origin.name}: its states cannot be written in place: {error}") from error
+
+
+def _copy(model: ModelProto) -> ModelProto:
+    copied = ModelProto()
+    copied.CopyFrom(model)
+    return copied
+
+
+def _load_model(
+    model: ModelProto,
+    origin: Origin,
+    shapes: Mapping[str, tuple[int | None, ...]] | None,
+    operators: Sequence[OperatorDescription],
+) -> Graph:
+    """The graph of a model, which is changed."""
+    own = _copy(model)
     try:
         described = descriptions_of(model, operators)
         functions = take_functions(model, described.keys(), origin.name)

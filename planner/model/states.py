@@ -35,8 +35,12 @@ its transformer tools, and Silero."""
 
 _WRITTEN_IN_PLACE: Mapping[tuple[str, str], Mapping[int, int]] = {
     ("com.microsoft", "GroupQueryAttention"): {1: 3, 2: 4},
+    ("", "ScatterElements"): {0: 0},
 }
 """Operators that can write an output over an input: the number of the input, by the output's."""
+WRITTEN = "written_in_place"
+"""What the names of operators begin with that rewrites/in_place.py adds. Of other scattering operators it is not known that
+they write the rows of a step alone."""
 
 
 def parse_pair(text: str) -> Pair:
@@ -116,6 +120,8 @@ def _state(graph: Graph, output: str, read: str) -> State:
 def _is_in_place(graph: Graph, output: str, read: str) -> bool:
     """Whether the operator that writes `output` can write it over `read`, which no other operator reads."""
     writer = graph.producers[output]
+    if writer.op_type == "ScatterElements" and not writer.name.startswith(WRITTEN):
+        return False
     number = _WRITTEN_IN_PLACE.get((writer.domain, writer.op_type), {}).get(writer.outputs.index(output))
     return (
         number is not None

@@ -88,7 +88,7 @@ def test_the_product_finds_every_cache(tmp_path: Path, style: str) -> None:
     folder = made(tmp_path / style, style)
     graph, shapes = load_with_context(folder.model, {}, 32)
     assert len(graph.states) == 2 * SMALL.layers
-    assert all(state.in_place == (style == "genai") for state in graph.states)
+    assert all(state.in_place for state in graph.states)
     assert shapes["attention_mask"] == (1, 32)
     assert SMALL.state_bytes(32) == sum(4 * SMALL.kv_heads * 32 * SMALL.size for _ in graph.states)
 

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 from benchmarks.generation_bare import BareDecoder
 from openai import OpenAI
@@ -18,7 +19,7 @@ from tokenizers import Tokenizer
 from edgepart.cli.demo.chat_scene import ANSWER_TOKENS, tell_chat
 from edgepart.cli.local import LocalCluster
 from tests.processes.asking import deploy, deploy_over, served, undeploy
-from tests.processes.tiny_language import tiny_language, tiny_optimum
+from tests.processes.tiny_language import TEMPLATE, optimum_decoder, tiny_language, tiny_optimum
 
 pytestmark = pytest.mark.processes
 
@@ -136,12 +137,19 @@ def test_a_text_goes_on_where_it_was_when_a_device_is_killed(victims: LocalClust
     assert figures["replays"] >= 1 and figures["devices"] == ["c"]
 
 
-@pytest.mark.parametrize("strategy", ["pipeline", "single"])
+@pytest.mark.parametrize(
+    ("strategy", "optimum"), [("pipeline", False), ("single", False), ("pipeline", True)]
+)
 def test_with_mirrors_the_text_is_not_read_again(
-    victims: LocalCluster, tmp_path: Path, strategy: str
+    victims: LocalCluster, tmp_path: Path, strategy: str, optimum: bool
 ) -> None:
     options = ("--context", str(CONTEXT), "--devices", "b,c", "--strategy", strategy, "--mirror")
-    victim = deploy(victims, tiny_language(tmp_path / "tiny"), NAME, *options)["devices"][0]
+    path = tiny_language(tmp_path / "tiny")
+    if optimum:  # Its states are written in place, too. It might end a text soon.
+        onnx.save(optimum_decoder(), path / "model.onnx")
+        config = {"bos_token": "<s>", "chat_template": TEMPLATE}
+        (path / "tokenizer_config.json").write_text(json.dumps(config))
+    victim = deploy(victims, path, NAME, *options)["devices"][0]
     (survivor,) = {"b", "c"} - {victim}
 
     def kill_when_mirrored() -> None:

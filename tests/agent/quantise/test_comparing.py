@@ -20,7 +20,7 @@ from edgepart.agent.quantise.samples import MADE_UP, MOST_TOKENS, same_tokens
 from edgepart.agent.wire.inference import DeployOptions
 from edgepart.planner.errors import ModelError
 from tests.agent.quantise.models import SIDE, matrix, mixed, model_of, saved
-from tests.planner.model.test_merged_decoder import merged
+from tests.planner.model.rewrites.test_merged_decoder import merged
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import hashlib
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -20,9 +21,9 @@ from edgepart.agent.storage.store import (
     manifest_from_json,
     manifest_to_json,
 )
-from edgepart.planner.errors import PeerError, Unavailable, UsageError
+from edgepart.planner.errors import ModelError, PeerError, Unavailable, UsageError
 from edgepart.planner.model.blobs import blob_digest
-from edgepart.planner.model.load import load_graph, model_digest, model_files
+from edgepart.planner.model.load import load_constants, load_graph, model_digest, model_files
 from edgepart.planner.region import Region
 
 DATA = bytes(range(256)) * 100
@@ -172,6 +173,39 @@ def test_a_constant_made_from_shapes_is_cut_with_the_shapes(store: Store, tmp_pa
     with pytest.raises(PeerError, match="no such constant"):
         store.blob(digest, Source(model, "z", zeros.region))
     assert not store.blob(digest, Source(model, "z", zeros.region, {"x": (100, 300)})).any()
+
+
+def test_so_is_one_of_a_model_that_cannot_be_loaded_without_shapes(store: Store, tmp_path: Path) -> None:
+    blocks: dict[str, Any] = {"K": 32, "N": 2, "bits": 4, "block_size": 32, "domain": "com.microsoft"}
+    nodes = [
+        helper.make_node("MatMulNBits", ["x", "packed", "scales"], ["product"], name="product", **blocks),
+        helper.make_node("Reshape", ["product", "form"], ["y"], name="y"),
+        helper.make_node("Shape", ["x"], ["shape"], name="shape"),
+        helper.make_node("ConstantOfShape", ["shape"], ["z"], name="z"),
+        helper.make_node("Neg", ["z"], ["w"], name="w"),
+    ]
+    held: dict[str, Any] = {
+        "packed": np.ones((2, 1, 16), np.uint8),
+        "scales": np.ones(2, np.float32),
+        "form": np.array([-1]),
+    }
+    graph = helper.make_graph(
+        nodes,
+        "blocks",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", 32])],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in "yw"],
+        [numpy_helper.from_array(value, name) for name, value in held.items()],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    (tmp_path / "m").mkdir()
+    path = tmp_path / "m" / "model.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
+    with pytest.raises(ModelError):
+        load_constants(path)
+    model, shapes = store.put_model(model_files(path)), {"x": (100, 32)}
+    zeros = load_graph(path, shapes=shapes).constants["w"]
+    digest = blob_digest(zeros, zeros.region)
+    assert not store.blob(digest, Source(model, "w", zeros.region, shapes)).view(np.float32).any()
 
 
 @pytest.mark.parametrize(

@@ -18,18 +18,21 @@ from edgepart.planner.plans.check import check_plan
 from edgepart.planner.plans.plan import Plan, plan_from_bytes, plan_to_bytes
 from edgepart.planner.search.prefill import add_batch
 from tests.agent.verify.test_prefill import CONTEXT, DIGEST, TOKENS, divided, study_of
-from tests.processes.tiny_language import tiny_language, tiny_optimum
+from tests.processes.tiny_language import kept_apart, optimum_decoder, tiny_language
 
 BATCH = 3
 
 
-@pytest.fixture(scope="module", params=["written in place", "put before new rows"])
+@pytest.fixture(scope="module", params=["written in place", "rewritten", "put before new rows"])
 def graphs(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> tuple[Graph, Graph]:
     """The graphs of steps in one sequence, and in BATCH sequences, of models that keep their past in either way."""
-    path = tmp_path_factory.mktemp("language") / "tiny"
-    model = (
-        tiny_language(path) if request.param == "written in place" else tiny_optimum(path).path
-    ) / "model.onnx"
+    folder = tmp_path_factory.mktemp("language") / "tiny"
+    if request.param == "written in place":
+        model = (tiny_language(folder) / "model.onnx").read_bytes()
+    elif request.param == "rewritten":
+        model = optimum_decoder().SerializeToString()
+    else:
+        model = kept_apart(optimum_decoder()).SerializeToString()
     one, many = (load_with_context(model, {}, CONTEXT, batch=batch)[0] for batch in (1, BATCH))
     return one, many
 

@@ -17,8 +17,8 @@ from edgepart.planner.errors import RequestError, Unavailable
 from edgepart.planner.model.load import model_files
 from edgepart.planner.plans.plan import KeptState, ValueInfo
 from tests.agent.host.children import running
+from tests.planner.model.rewrites.test_merged_decoder import merged
 from tests.planner.model.test_context_shapes import HEADS, SIZE
-from tests.planner.model.test_merged_decoder import merged
 
 ROOM_BYTES = 1 << 32
 BOUND_S = 60.0

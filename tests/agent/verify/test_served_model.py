@@ -8,13 +8,13 @@ import numpy as np
 import onnx
 from onnx import ModelProto
 
-from edgepart.agent.verify.reference import load_served
+from edgepart.agent.verify.reference import load_served, shapes_of
 from edgepart.agent.verify.served_model import served_model
 from edgepart.planner.model.load import load_graph
-from edgepart.planner.model.masked_positions import COUNTED
-from edgepart.planner.model.merged_decoder import CACHE_BRANCH
+from edgepart.planner.model.rewrites.masked_positions import COUNTED
+from edgepart.planner.model.rewrites.merged_decoder import CACHE_BRANCH
+from tests.planner.model.rewrites.test_merged_decoder import merged
 from tests.planner.model.test_context_shapes import HEADS, SIZE, concatenating
-from tests.planner.model.test_merged_decoder import merged
 from tests.processes.tiny_language import optimum_decoder
 
 STEP = {
@@ -39,10 +39,10 @@ def test_a_model_that_no_rule_changes_is_its_file(tmp_path: Path) -> None:
 def test_a_merged_decoder_is_the_branch_with_a_past_unless_requests_decide(tmp_path: Path) -> None:
     path = saved(merged(), tmp_path)
     assert served_model(path, [*STEP, CACHE_BRANCH]) is path
-    session = load_served(path, STEP.keys())
+    session = load_served(path, shapes_of(STEP))
     assert CACHE_BRANCH not in session.input_names
     found = session.run([STEP[name] for name in session.input_names])
-    plain = load_served(concatenating(), STEP.keys())
+    plain = load_served(concatenating(), shapes_of(STEP))
     for one, other in zip(found, plain.run([STEP[name] for name in plain.input_names]), strict=True):
         np.testing.assert_array_equal(one, other)
 
@@ -54,4 +54,4 @@ def test_a_decoder_that_counts_its_rows_is_the_one_that_counts_in_the_mask(tmp_p
     served = served_model(path, names)
     assert isinstance(served, bytes)
     assert any(node.name.startswith(COUNTED) for node in ModelProto.FromString(served).graph.node)
-    assert set(load_served(path, names).input_names) == set(names)
+    assert set(load_served(path, dict.fromkeys(names, ())).input_names) == set(names)

@@ -1,5 +1,5 @@
-"""Blocks of a decoder that puts its past before the new rows, as optimum exports it: however many tokens a block has, and
-however the model is divided, it leaves what single steps leave."""
+"""Blocks of a decoder as optimum exports it, whose states are written in place, or put before the new rows: however many
+tokens a block has, and however the model is divided, it leaves what single steps leave."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from edgepart.planner.plans.plan import Plan
 from edgepart.planner.region import Array
 from tests.agent.verify.test_prefill import both, divided, study_of
 from tests.benchmarks.test_language import SMALL, SmallWeights
+from tests.processes.tiny_language import kept_apart
 
 CONTEXT, ROWS = 24, 6
 TOKENS = [int(token) for token in np.random.default_rng(3).integers(0, SMALL.vocabulary, CONTEXT)]
@@ -33,13 +34,20 @@ def graphs_of(model: onnx.ModelProto) -> tuple[Graph, Graph]:
     document = model.SerializeToString()
     one = load_with_context(document, {}, CONTEXT)[0]
     wide = context_of_block(one, CONTEXT, ROWS)
-    assert wide == CONTEXT - 1 + ROWS
+    assert wide == (CONTEXT if one.states[0].in_place else CONTEXT - 1 + ROWS)
     return one, load_with_context(document, {}, wide, ROWS)[0]
 
 
-@pytest.fixture(scope="module")
-def graphs() -> tuple[Graph, Graph]:
-    return graphs_of(OptimumDecoder(SmallWeights(), quantised=False).build())
+def small() -> onnx.ModelProto:
+    return OptimumDecoder(SmallWeights(), quantised=False).build()
+
+
+@pytest.fixture(scope="module", params=["written in place", "put before new rows"])
+def graphs(request: pytest.FixtureRequest) -> tuple[Graph, Graph]:
+    in_place = request.param == "written in place"
+    found = graphs_of(small() if in_place else kept_apart(small()))
+    assert all(state.in_place == in_place for graph in found for state in graph.states)
+    return found
 
 
 class Devices:
@@ -78,6 +86,8 @@ def test_blocks_of_any_size_leave_what_single_steps_leave(
     def law(counts: list[int]) -> None:
         states, at = devices.begin(), 0
         for count in counts:
+            if devices.decoder.in_place and at + ROWS > CONTEXT:
+                break
             devices.read(states, at, min(at + count, CONTEXT - 1))
             at = min(at + count, CONTEXT - 1)
             if at == CONTEXT - 1:
@@ -96,8 +106,8 @@ def test_no_state_travels_for_a_block(graphs: tuple[Graph, Graph]) -> None:
     assert sent and not states & sent
 
 
-def test_only_steps_without_answers_may_be_short(graphs: tuple[Graph, Graph]) -> None:
-    plan = Devices(graphs, "head", (1.0, 1.0)).plan
+def test_only_steps_without_answers_may_be_short() -> None:
+    plan = Devices(graphs_of(kept_apart(small())), "head", (1.0, 1.0)).plan
     assert plan.prefill is not None
     blocks = plan.prefill.programs
     usual = {name: replace(one, kept=blocks[name].kept) for name, one in plan.programs.items()}

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from edgepart.planner.model.context_shapes import load_with_context
 from edgepart.planner.model.load import read_model
-from edgepart.planner.model.masked_positions import COUNTED, count_positions_in_mask
+from edgepart.planner.model.rewrites.masked_positions import COUNTED, count_positions_in_mask
 from edgepart.planner.region import Array
 from tests.processes.tiny_language import KV_HEADS, OPTIMUM, SIZE, VOCABULARY, optimum_decoder
 
@@ -124,7 +124,7 @@ def test_a_step_of_a_bound_context_depends_on_the_mask(rows: int) -> None:
     data = optimum_decoder(counts=True).SerializeToString()
     assert any(node.name.startswith(COUNTED) for node in read_model(data).graph.node)
     graph, _ = load_with_context(data, {}, 32, rows)
-    assert all(one.grows == 2 for one in graph.states) and len(graph.states) == len(PASTS)
+    assert all(one.in_place for one in graph.states) and len(graph.states) == len(PASTS)
     # The operators of the two layers stay apart.
     added = [number for number, one in enumerate(graph.operators) if one.name.startswith(COUNTED)]
     (first,) = [number for number, one in enumerate(graph.operators) if one.name == "cosine.rows/Cos"]

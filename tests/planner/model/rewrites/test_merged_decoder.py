@@ -13,7 +13,7 @@ from onnx import ModelProto, TensorProto, helper
 from edgepart.planner.errors import UsageError
 from edgepart.planner.model.context_shapes import load_with_context
 from edgepart.planner.model.load import check_shapes, load_graph, load_planned
-from edgepart.planner.model.merged_decoder import ALWAYS, CACHE_BRANCH, is_merged
+from edgepart.planner.model.rewrites.merged_decoder import ALWAYS, CACHE_BRANCH, is_merged
 from tests.planner.model.test_context_shapes import HEADS, SIZE, concatenating
 
 
