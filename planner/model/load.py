@@ -39,7 +39,7 @@ from edgepart.planner.model.quantised_activations import make_activations_unsign
 from edgepart.planner.model.rewrites.in_place import write_in_place
 from edgepart.planner.model.rewrites.masked_positions import count_positions_in_mask
 from edgepart.planner.model.rewrites.merged_decoder import decide, shapes_of_plan
-from edgepart.planner.model.rewrites.past_before_rows import find_growing, open_decided
+from edgepart.planner.model.rewrites.past_before_rows import find_growing, has_masked_past, open_decided
 from edgepart.planner.model.shape_inference import (
     complete_type,
     find_contradiction,
@@ -149,6 +149,8 @@ def _write_states_in_place(
 ) -> ModelProto:
     """The model that writes its states in place, if `shapes` say so; otherwise the model itself. Raises NotInPlace, which
     says why, if it cannot write them in place, and ModelError if it cannot be used at all."""
+    if not has_masked_past(model, shapes):
+        return model
     opened = open_decided(_copy(model))
     try:
         if (growing := find_growing(opened, shapes)) is None:

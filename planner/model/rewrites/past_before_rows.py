@@ -58,6 +58,11 @@ class Growing:
         return shorter
 
 
+def has_masked_past(model: ModelProto, shapes: Shapes) -> bool:
+    """Whether `find_growing` may find anything: a model for which this is not so need not be copied to be looked at."""
+    return MASK in shapes and bool(_pairs(model))
+
+
 def find_growing(model: ModelProto, shapes: Shapes) -> Growing | None:
     """The growing states of a model, if these shapes say that they are to be written in place: their pasts have as many
     rows as the mask has columns. None otherwise. Raises NotInPlace if the model puts the past of some of its states before
