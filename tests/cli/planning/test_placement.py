@@ -162,7 +162,9 @@ def test_control_c_ends_a_long_search_at_once(tmp_path: Path) -> None:
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, preexec_fn=restored
     ) as plan:
         assert plan.stderr is not None
-        while "has searched" not in plan.stderr.readline():
-            assert plan.poll() is None
+        said = [""]
+        while "has searched" not in said[-1]:
+            said.append(plan.stderr.readline())
+            assert plan.poll() is None, "".join([*said, plan.stderr.read()])
         plan.send_signal(signal.SIGINT)
         assert plan.wait(120) == -signal.SIGINT
