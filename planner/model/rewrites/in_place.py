@@ -125,7 +125,7 @@ class _Additions:
 
     def _move(self, one: Moved, value: str, added: list[NodeProto]) -> str:
         """The name of a value in the order of the rows; nodes that write it are added if there are none yet."""
-        rank, place = one.alongside.rank, one.alongside.carried.place
+        rank, place = one.alongside.rank, one.alongside.past_rows.place
         key = value, f"{rank}.{place}"
         if key in self._moved:
             return self._moved[key]

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 from edgepart.planner.errors import NotInPlace
 from edgepart.planner.model.graph import Graph
-from edgepart.planner.model.rewrites.carried import Alongside, Carried, Followed, Reading
 from edgepart.planner.model.rewrites.masked_positions import MASK
 from edgepart.planner.model.rewrites.past_before_rows import Growing
+from edgepart.planner.model.rewrites.row_facts import Alongside, Followed, PastRows, Reading
 from edgepart.planner.model.rewrites.row_rules import follow
 
 ROWS = 2
@@ -38,26 +38,26 @@ def find_moved(graph: Graph, growing: Growing) -> tuple[Moved, ...]:
     """The values that have to be put into the order of the rows. `graph` is the model with a past that is padded to a fixed
     length. Raises NotInPlace, which says why, if the order of the rows may matter in another way."""
     sequences = _sequences(graph)
-    carried = {
+    past_rows = {
         one.joined: _state(graph, growing, number, sequences) for number, one in enumerate(growing.states)
     }
     of_past = _following(graph, [one.past for one in growing.states])
     of_mask = _following(graph, [MASK]) - of_past
-    begins, moved = set(carried), list[Moved]()
+    begins, moved = set(past_rows), list[Moved]()
     for op in graph.operators:
         if begins.intersection(op.outputs):
             continue
-        if any(name in carried for name in op.captured):
+        if any(name in past_rows for name in op.captured):
             raise NotInPlace(f"{op.op_type} {op.name!r} reads rows of the past in a branch or a loop")
-        read = {number: carried[name] for number, name in enumerate(op.inputs) if name in carried}
+        read = {number: past_rows[name] for number, name in enumerate(op.inputs) if name in past_rows}
         if not read:
             continue
         masks = frozenset(number for number, name in enumerate(op.inputs) if name in of_mask)
         found = _checked(follow(reading := Reading(graph, op, read, masks, sequences)), reading, growing)
         moved += [Moved(op.outputs[0], op.inputs[one.number], one) for one in found.alongside]
-        carried |= found.writes
+        past_rows |= found.writes
     presents = {one.present for one in growing.states}
-    if shown := [name for name in graph.outputs if name in carried and name not in presents]:
+    if shown := [name for name in graph.outputs if name in past_rows and name not in presents]:
         raise NotInPlace(f"the output {shown[0]!r} has rows of the past")
     return tuple(moved)
 
@@ -69,7 +69,7 @@ def _sequences(graph: Graph) -> int:
     return shape[0]
 
 
-def _state(graph: Graph, growing: Growing, number: int, sequences: int) -> Carried:
+def _state(graph: Graph, growing: Growing, number: int, sequences: int) -> PastRows:
     """Where rows are in a state. Raises NotInPlace if it cannot be written in place."""
     one = growing.states[number]
     shape = graph.shape_of(one.past)
@@ -85,7 +85,7 @@ def _state(graph: Graph, growing: Growing, number: int, sequences: int) -> Carri
     kinds = graph.tensors[one.past].dtype, graph.tensors[one.joined].dtype
     if kinds[0] != kinds[1] and kinds != ("float", "float16"):
         raise NotInPlace(f"state {one.past!r} is of {kinds[0]}, and the model computes with {kinds[1]}")
-    return Carried(one.axis, 0)
+    return PastRows(one.axis, 0)
 
 
 def _checked(found: Followed, reading: Reading, growing: Growing) -> Followed:

@@ -1,8 +1,8 @@
 """How operators treat the rows of a past: whether they give the same for rows in another order. Rules.
 
-A value that has the past's rows along one axis is *carried*. If the rows of all carried values that an operator reads come
-in another order, the rows of what it writes come in that order too, as long as it is of a kind that is known here. Of other
-operators nothing is known, and they are refused, with the reason."""
+If the rows of all values with rows of the past that an operator reads come in another order, the rows of what it writes
+come in that order too, as long as it is of a kind that is known here. Of other operators nothing is known, and they are
+refused, with the reason."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
-from edgepart.planner.model.rewrites.carried import Alongside, Carried, Followed, Reading, Shape
+from edgepart.planner.model.rewrites.row_facts import Alongside, Followed, PastRows, Reading, Shape
 
 
 def follow(reading: Reading) -> Followed:
-    """What the operator makes of its carried inputs. Raises NotInPlace, which says why, if it may matter to it in which
-    order the past's rows are."""
+    """What the operator makes of its inputs with rows of the past. Raises NotInPlace, which says why, if it may matter to
+    it in which order they are."""
     domain = "" if reading.op.domain == "ai.onnx" else reading.op.domain
     rule = _RULES.get((domain, reading.op.op_type))
     if rule is None or reading.op.captured:
@@ -37,7 +37,7 @@ numbers)."""
 
 def _elementwise(reading: Reading) -> Followed:
     rank = len(reading.output)
-    at = {n: _behind(one, rank - len(reading.input_shape(n))) for n, one in reading.carried.items()}
+    at = {n: _behind(one, rank - len(reading.input_shape(n))) for n, one in reading.past_rows.items()}
     if len({one.form for one in at.values()}) != 1:
         raise reading.refuse("reads rows of the past along several axes")
     one = next(iter(at.values()))
@@ -48,15 +48,15 @@ def _elementwise(reading: Reading) -> Followed:
     return replace(reading.write(replace(one, masked=masked, shares=shares)), alongside=alongside)
 
 
-def _behind(one: Carried, axes: int) -> Carried:
+def _behind(one: PastRows, axes: int) -> PastRows:
     """The same behind so many more axes."""
     return replace(one, rows=one.rows + axes, batch=one.batch + axes)
 
 
-def _alongside(reading: Reading, rank: int, one: Carried) -> Iterator[Alongside]:
-    """Yields the inputs that are broadcast against a carried value and have a column for each of its rows."""
+def _alongside(reading: Reading, rank: int, one: PastRows) -> Iterator[Alongside]:
+    """Yields the inputs that are broadcast against a value with rows of the past and have a column for each of its rows."""
     for number, name in enumerate(reading.op.inputs):
-        if not name or number in reading.carried:
+        if not name or number in reading.past_rows:
             continue
         shape = reading.input_shape(number)
         axis = one.rows - (rank - len(shape))
@@ -100,7 +100,7 @@ def _same_axis(before: Shape, axis: int, after: Shape) -> int | None:
     return None
 
 
-def _moved(reading: Reading, one: Carried, rows: int | None, batch: int | None, inner: int) -> Carried:
+def _moved(reading: Reading, one: PastRows, rows: int | None, batch: int | None, inner: int) -> PastRows:
     if rows is None or batch is None or rows == batch:
         raise reading.refuse("puts rows of the past together with others")
     return replace(one, rows=rows, batch=batch, inner=inner)
@@ -117,11 +117,11 @@ def _repeated(reading: Reading) -> Followed:
 
 def _concat(reading: Reading) -> Followed:
     rank = len(reading.output)
-    if len({one.form for one in reading.carried.values()}) != 1:
+    if len({one.form for one in reading.past_rows.values()}) != 1:
         raise reading.refuse("reads rows of the past along several axes")
-    one = next(iter(reading.carried.values()))
+    one = next(iter(reading.past_rows.values()))
     axis = reading.attribute("axis", 0) % rank
-    if axis == one.rows and reading.carried.keys() == {0}:
+    if axis == one.rows and reading.past_rows.keys() == {0}:
         more = reading.output[axis] - reading.input_shape(0)[axis]
         return reading.write(replace(one, shares=False, sinks=one.sinks + more))
     if axis in one.place[:2]:
@@ -190,11 +190,11 @@ def _product(reading: Reading) -> Followed:
     """MatMul, and products that are written like it."""
     turned = [bool(reading.attribute(name, 0)) for name in ("transA", "transB")]
     unusual = any(reading.attribute(name, 0) for name in ("transBatchA", "transBatchB"))
-    if unusual or max(reading.carried) > 1 or any(one.sinks for one in reading.carried.values()):
+    if unusual or max(reading.past_rows) > 1 or any(one.sinks for one in reading.past_rows.values()):
         raise reading.refuse("reads rows of the past in an unusual way")
     rank = len(reading.output)
-    found: dict[int, tuple[bool, Carried]] = {}
-    for number, one in reading.carried.items():
+    found: dict[int, tuple[bool, PastRows]] = {}
+    for number, one in reading.past_rows.items():
         own = len(reading.input_shape(number))
         if min(own, len(reading.input_shape(1 - number))) < 2 or one.rows < own - 2 or one.batch >= own - 2:
             raise reading.refuse("reads rows of the past in an unusual way")

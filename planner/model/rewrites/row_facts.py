@@ -12,7 +12,7 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Carried:
+class PastRows:
     """Where the rows of the past are in a value."""
 
     rows: int
@@ -40,23 +40,23 @@ class Carried:
 
 @dataclass(frozen=True)
 class Alongside:
-    """An input that has a column for each of the past's rows but is not carried, such as a mask. Its columns have to be put
-    into the order of the rows."""
+    """An input that has a column for each of the past's rows without having rows itself, such as a mask. Its columns have
+    to be put into the order of the rows."""
 
     number: int
     """The number of the operator's input."""
     rank: int
     """The axes that it has to have for this, those that are missing in front included."""
-    carried: Carried
+    past_rows: PastRows
     """Where rows and sequences are, counted among these axes."""
 
 
 @dataclass(frozen=True)
 class Followed:
-    """What an operator makes of carried values."""
+    """What an operator makes of values with rows of the past."""
 
-    writes: Mapping[str, Carried]
-    """The outputs that are carried."""
+    writes: Mapping[str, PastRows]
+    """The outputs that have rows of the past."""
     alongside: tuple[Alongside, ...] = ()
 
 
@@ -66,10 +66,10 @@ class Reading:
 
     graph: Graph
     op: Operator
-    carried: Mapping[int, Carried]
-    """The inputs that are carried, by their numbers."""
+    past_rows: Mapping[int, PastRows]
+    """The inputs that have rows of the past, by their numbers."""
     of_mask: frozenset[int]
-    """The inputs that are not carried, and depend on the mask."""
+    """The inputs that have no rows of the past, and depend on the mask."""
     sequences: int
 
     def refuse(self, why: str) -> NotInPlace:
@@ -89,13 +89,13 @@ class Reading:
     def output(self) -> Shape:
         return self.shape(self.op.outputs[0])
 
-    def only(self) -> Carried:
-        """The carried value of an operator that reads one, as its first input. Raises NotInPlace."""
-        if self.carried.keys() != {0}:
+    def only(self) -> PastRows:
+        """Where the rows are in the first input of an operator that reads no others of the past. Raises NotInPlace."""
+        if self.past_rows.keys() != {0}:
             raise self.refuse("reads rows of the past in an unusual way")
-        return self.carried[0]
+        return self.past_rows[0]
 
-    def write(self, one: Carried) -> Followed:
+    def write(self, one: PastRows) -> Followed:
         return Followed(dict.fromkeys(self.op.outputs[:1], one))
 
     def attribute(self, name: str, usual: int) -> int:
