@@ -3,7 +3,7 @@ sees by their shapes whether their states are to be written in place. Rules over
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
@@ -11,7 +11,7 @@ from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, ValueInfoPr
 from edgepart.planner.errors import NotInPlace
 from edgepart.planner.model.rewrites.masked_positions import MASK
 from edgepart.planner.model.rewrites.merged_decoder import CACHE_BRANCH
-from edgepart.planner.model.states import suggested_pairs
+from edgepart.planner.model.states import Pair, suggested_pairs
 from edgepart.planner.model.subgraphs import inline_branch
 
 Shapes = Mapping[str, tuple[int | None, ...]]
@@ -68,20 +68,20 @@ def find_growing(model: ModelProto, shapes: Shapes) -> Growing | None:
     rows as the mask has columns. None otherwise. Raises NotInPlace if the model puts the past of some of its states before
     new rows, and not of all."""
     columns = (shapes.get(MASK) or (None,))[-1]
-    states = tuple(_put_before(model))
+    pairs = _pairs(model)
+    states, pasts = tuple(_put_before(model, pairs)), {read for _, read in pairs}
     if not states or columns is None:
         return None
     asked = [(shapes.get(one.past) or ())[one.axis : one.axis + 1] == (columns,) for one in states]
-    counted = next(_inputs_of_rows(model, shapes, {read for _, read in _pairs(model)}), None)
+    counted = next(_inputs_of_rows(model, shapes, pasts), None)
     if not all(asked) or counted is None:
         return None
     rows = shapes[counted[0]][counted[1]]
     if rows is None or not 0 < rows < columns:  # A block that fills the context has no past.
         return None
-    known = {one.past for one in states}
+    others = pasts - {one.past for one in states}
     for value in model.graph.input:
-        of_state = value.name in {read for _, read in _pairs(model)} - known
-        if of_state and any(
+        if value.name in others and any(
             _is_free(value, axis) and extent == columns
             for axis, extent in enumerate(shapes.get(value.name, ()))
         ):
@@ -89,14 +89,14 @@ def find_growing(model: ModelProto, shapes: Shapes) -> Growing | None:
     return Growing(states, columns, rows, counted)
 
 
-def _pairs(model: ModelProto) -> tuple[tuple[str, str], ...]:
+def _pairs(model: ModelProto) -> tuple[Pair, ...]:
     return suggested_pairs([one.name for one in model.graph.output], [one.name for one in model.graph.input])
 
 
-def _put_before(model: ModelProto) -> Iterator[PutBefore]:
+def _put_before(model: ModelProto, pairs: Sequence[Pair]) -> Iterator[PutBefore]:
     writers = {name: node for node in model.graph.node for name in node.output}
     ranks = {value.name: len(value.type.tensor_type.shape.dim) for value in model.graph.input}
-    for present, past in _pairs(model):
+    for present, past in pairs:
         node = writers.get(present)
         if node is not None and node.op_type in ("Cast", "Identity"):
             node = writers.get(node.input[0])
