@@ -49,10 +49,26 @@ def find_model(given: Path) -> Path:
     named = _model_named_by_genai(given)
     usual = [path for path in found if path.name == "model.onnx"]
     chosen = named if named is not None else usual[0] if usual else found[0] if len(found) == 1 else None
+    if chosen is None and not found:
+        raise UsageError(f"{given}: there is no .onnx file in this folder{_other_model_in(given)}")
     if chosen is None:
-        names = ", ".join(str(path.relative_to(given)) for path in found) or "none"
+        names = ", ".join(str(path.relative_to(given)) for path in found)
         raise UsageError(f"{given}: which of its .onnx files is the model? Give its path. There are: {names}")
     return chosen
+
+
+def _other_model_in(folder: Path) -> str:
+    """What the largest file of the folder is, if that is a model in another format, and what to do; "" otherwise."""
+    from edgepart.planner.model.foreign_formats import explain_foreign
+    from edgepart.planner.model.weights import read_begin
+
+    try:
+        files = [path for path in folder.glob("*") if path.is_file()]
+        largest = max(files, key=lambda path: path.stat().st_size, default=None)
+        said = explain_foreign(read_begin(largest)) if largest is not None else None
+    except OSError:  # What cannot be read cannot be explained.
+        return ""
+    return f"; {largest.name}: {said}" if largest is not None and said is not None else ""
 
 
 def _model_named_by_genai(folder: Path) -> Path | None:

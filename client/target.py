@@ -57,6 +57,11 @@ class AgentTarget:
             return self.secret
         from edgepart.agent.security import identity
 
+        if not (self.state / "identity").is_dir():
+            raise UsageError(
+                f"only members of its cluster may ask {self.url} for this, and {self.state} belongs to none: run the "
+                "command on a member, or let this machine join (`edgepart join TOKEN`)"
+            )
         return identity.load(self.state).admin
 
     def credential_for(self, url: str) -> str | None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from edgepart.agent.host.child_process import BESIDE_NICENESS, ChildProcess, start_child
 from edgepart.agent.host.system import lower_priority
 from edgepart.agent.storage.store import Source, Store
-from edgepart.agent.text.companions import TOKENIZER, read_companions
+from edgepart.agent.text.companions import TOKENIZER, check_tokenizer, read_companions
 from edgepart.agent.wire.inference import DeployOptions
 from edgepart.planner.errors import EdgepartError, InternalError, ModelError, Unavailable, UsageError
 from edgepart.planner.plans.plan import ValueInfo
@@ -209,6 +209,7 @@ def _look_for_text(
     folder = path.parent
     if not generates_text(path, folder, options):
         return (), (), options.context
+    check_tokenizer(folder / TOKENIZER)  # Otherwise it would be the first chat that finds out.
     files = read_companions(folder)
     most, context = files.context or USUAL_CONTEXT, options.context
     if context is not None and files.context is not None and context > files.context:

@@ -13,8 +13,8 @@ from typing import Any
 
 from edgepart.agent.text.generation import Sampling
 from edgepart.agent.text.sampling import BOUNDS, check_sampling
-from edgepart.agent.text.tokenizer import MOST_TOKEN, read_limited
-from edgepart.planner.errors import ModelError, RequestError
+from edgepart.agent.text.tokenizer import MOST_TOKEN, parse_tokenizer, read_limited
+from edgepart.planner.errors import ModelError, NotInstalled, RequestError
 from edgepart.planner.json_text import parse_json
 
 TOKENIZER = "tokenizer.json"
@@ -67,6 +67,16 @@ def read_companions(folder: Path) -> TextFiles:
             "or copy it from where the model comes from. Nothing was stored"
         )
     return parse_companions({name: read_limited(path) for name, path in found.items()})
+
+
+def check_tokenizer(path: Path) -> None:
+    """Raises ModelError if the file is no tokenizer. Where the package tokenizers is not installed, only its JSON is looked
+    at, as other agents may have the package."""
+    data = read_limited(path)
+    try:
+        parse_tokenizer(data, path.name)
+    except NotInstalled:
+        _parse(path.name, data)
 
 
 def parse_companions(files: Mapping[str, bytes]) -> TextFiles:

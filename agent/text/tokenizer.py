@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgepart.planner.errors import ModelError, NotInstalled, RequestError
+from edgepart.planner.model.foreign_formats import POINTER, is_pointer
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -95,7 +96,8 @@ def parse_tokenizer(data: bytes, name: str) -> TextTokenizer:
 
 
 def read_limited(path: Path) -> bytes:
-    """Return what is in a file beside a model. Raises ModelError if it cannot be read, or is too large."""
+    """Return what is in a file beside a model. Raises ModelError if it cannot be read, is too large, or is not there but
+    for a pointer to it."""
     try:
         with path.open("rb") as file:
             data = file.read(MOST_FILE_BYTES + 1)
@@ -106,6 +108,8 @@ def read_limited(path: Path) -> bytes:
             f"{path.name}: it has more than {MOST_FILE_BYTES} bytes, and no file of this name should; take it out of the "
             "folder, or download it again. Nothing was stored"
         )
+    if is_pointer(data):
+        raise ModelError(f"{path.name}: {POINTER}. Nothing was stored")
     return data
 
 

@@ -9,6 +9,7 @@ __all__ = [
     "context_shapes",
     "described_operators",
     "digests",
+    "foreign_formats",
     "graph",
     "load",
     "protos",

@@ -33,6 +33,7 @@ from edgepart.planner.model.described_operators import descriptions_of, infer_fu
 from edgepart.planner.model.digests import file_digest, joint_digest
 from edgepart.planner.model.external import skim_weights
 from edgepart.planner.model.flat_scales import give_scales_rows
+from edgepart.planner.model.foreign_formats import BEGIN_BYTES, explain_foreign
 from edgepart.planner.model.graph import Constant, Graph, Operator, Tensor, check_graph
 from edgepart.planner.model.precompiled import explain_precompiled
 from edgepart.planner.model.quantised_activations import make_activations_unsigned
@@ -67,6 +68,7 @@ from edgepart.planner.model.weights import (
     eager_constant,
     embed_external,
     external_path,
+    read_begin,
     sparse_constant_of,
     tensors_of,
 )
@@ -256,6 +258,8 @@ def _parse(path: Path | bytes) -> tuple[ModelProto, Origin]:
     )
     try:
         size = len(path) if isinstance(path, bytes) else path.stat().st_size
+        if why := explain_foreign(path[:BEGIN_BYTES] if isinstance(path, bytes) else read_begin(path)):
+            raise ModelError(f"{origin.name}: is not an ONNX file: {why}")
         if size > LARGEST_FILE:
             raise ModelError(
                 f"{origin.name}: has {size} bytes, and an ONNX file cannot have more than {LARGEST_FILE}; save it with "

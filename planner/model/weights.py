@@ -18,6 +18,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensor
 
 from edgepart.planner.errors import ModelError
 from edgepart.planner.model.external import OWN_FILE
+from edgepart.planner.model.foreign_formats import BEGIN_BYTES, POINTER, is_pointer
 from edgepart.planner.model.graph import Constant
 from edgepart.planner.region import Array
 
@@ -166,6 +167,8 @@ def _external_reader(proto: TensorProto, origin: Origin, what: str) -> Callable[
             f"{what}: its external data has {length} bytes at {offset} where {expected} were expected"
         )
     if (there := path.stat().st_size) < offset + expected:
+        if is_pointer(read_begin(path)):
+            raise ModelError(f"{path.name}: {POINTER}")
         raise ModelError(
             f"{what}: its external data ends at {offset + expected}, {path.name} has {there} bytes"
         )
@@ -182,6 +185,12 @@ def _external_reader(proto: TensorProto, origin: Origin, what: str) -> Callable[
         return np.require(array, requirements="A")  # Numbers in a model file may be unaligned.
 
     return load
+
+
+def read_begin(path: Path) -> bytes:
+    """The first bytes of a file, by which its format is known. Raises OSError."""
+    with path.open("rb") as file:
+        return file.read(BEGIN_BYTES)
 
 
 def external_path(proto: TensorProto, origin: Origin, what: str) -> Path:

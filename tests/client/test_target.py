@@ -60,7 +60,9 @@ def test_the_user_names_several_agents(tmp_path: Path) -> None:
 def test_only_other_machines_are_shown_the_credential(tmp_path: Path) -> None:
     target = AgentTarget(REMOTE, tmp_path)
     assert target.credential_for(REMOTE) is None, "an agent that is open to all wants none"
-    with pytest.raises(UsageError, match="belongs to no cluster yet"):
+    with pytest.raises(
+        UsageError, match=f"only members of its cluster may ask {REMOTE} .*run the command on a member"
+    ):
         target.credential()
     secret = identity.create_cluster(tmp_path, 0.0).admin
     assert target.credential_for(REMOTE) == target.credential() == secret

@@ -21,6 +21,7 @@ from edgepart.planner.model.blobs import blob_digest
 from edgepart.planner.model.load import load_graph, model_files
 from tests.agent.host.children import running
 from tests.agent.storage.test_store import model_in
+from tests.processes.tiny_language import tiny_language
 
 
 @pytest.fixture
@@ -58,6 +59,15 @@ def test_errors_are_those_of_the_work(beside: ModelProcess, tmp_path: Path) -> N
         beside.do(examine_model, tmp_path / "m.onnx", DeployOptions())
     with pytest.raises(InternalError, match="failing failed inside"):
         beside.do(failing)
+
+
+def test_a_tokenizer_that_is_none_is_found_before_a_chat_needs_it(
+    beside: ModelProcess, tmp_path: Path
+) -> None:
+    folder = tiny_language(tmp_path / "chat")
+    (folder / "tokenizer.json").write_text("{}")
+    with pytest.raises(ModelError, match=r"^tokenizer\.json: it is not a tokenizer"):
+        beside.do(examine_model, folder / "model.onnx", DeployOptions())
 
 
 def failing() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +14,13 @@ from edgepart.agent.text import tokenizer
 from edgepart.agent.text.companions import (
     MOST_TEMPLATE_CHARACTERS,
     TextFiles,
+    check_tokenizer,
     parse_companions,
     read_companions,
 )
 from edgepart.agent.text.generation import Sampling
 from edgepart.planner.errors import ModelError
+from tests.agent.text.small_tokenizer import small_tokenizer_json
 
 GREEDY = Sampling(temperature=0.0)
 
@@ -202,3 +206,31 @@ def test_files_that_are_far_too_large(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "tokenizer.json").write_bytes(b" " * 101)
     with pytest.raises(ModelError, match=r"tokenizer\.json: it has more than 100 bytes"):
         read_companions(tmp_path)
+
+
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:" + "4d" * 32 + "\nsize 11000000\n"
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "config.json"])
+def test_files_for_which_pointers_stand(name: str, tmp_path: Path) -> None:
+    for there, content in CHAT_ML.items():
+        (tmp_path / there).write_text(json.dumps(content))
+    (tmp_path / name).write_text(POINTER)
+    with pytest.raises(ModelError, match=rf"^{re.escape(name)}: .*git lfs pull.*Nothing was stored"):
+        read_companions(tmp_path)
+
+
+def test_a_tokenizer_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_text(small_tokenizer_json())
+    check_tokenizer(path)
+    path.write_text("{}")
+    with pytest.raises(
+        ModelError, match=r"^tokenizer\.json: it is not a tokenizer that can be used .*Nothing was stored"
+    ):
+        check_tokenizer(path)
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    check_tokenizer(path)  # An agent that has the package may find it in order.
+    path.write_text("<html>")
+    with pytest.raises(ModelError, match=r"^tokenizer\.json: it is not JSON"):
+        check_tokenizer(path)
