@@ -19,7 +19,7 @@ from edgepart.agent.cluster.leader.rollout_state import LeaderView
 from edgepart.agent.cluster.membership.election import Election, ElectionTiming
 from edgepart.agent.cluster.membership.failure_detector import DetectorTiming
 from edgepart.agent.cluster.membership.membership import Membership
-from edgepart.agent.cluster.membership.peer import OwnFacts
+from edgepart.agent.cluster.membership.own_state import OwnFacts
 from edgepart.agent.cluster.state import candidates
 from edgepart.agent.cluster.state.arrivals import without_arrivals
 from edgepart.agent.cluster.state.bindings import is_variant
