@@ -21,10 +21,10 @@ from edgepart.agent.cluster.membership.failure_detector import DetectorTiming
 from edgepart.agent.cluster.membership.membership import Membership
 from edgepart.agent.cluster.membership.own_state import OwnFacts
 from edgepart.agent.cluster.state import candidates
-from edgepart.agent.cluster.state.arrivals import without_arrivals
 from edgepart.agent.cluster.state.bindings import is_variant
 from edgepart.agent.cluster.state.deployments import DeploymentMap
 from edgepart.agent.cluster.state.drift import DriftBook
+from edgepart.agent.cluster.state.earlier_releases import make_readable
 from edgepart.agent.cluster.state.events import (
     BindingWanted,
     CandidateRequested,
@@ -63,19 +63,15 @@ from edgepart.agent.cluster.state.events import (
     UndeployRequested,
     WeightsArrived,
 )
-from edgepart.agent.cluster.state.model_versions import without_candidates, without_versions
 from edgepart.agent.cluster.state.profiles import ProfileBook
 from edgepart.agent.wire.bounds import LARGEST
 from edgepart.agent.wire.control import (
     ALIVE,
-    ARRIVALS,
     CANDIDATES,
     FLAPPING,
     LEAVES,
     LEAVING,
     REFUSED,
-    SPARES,
-    VERSIONS,
     Activate,
     AskAbout,
     Card,
@@ -283,20 +279,8 @@ class Core:
 
     def _readable(self, effect: SendMessage) -> SendMessage:
         """The message as its receiver can read it, which may be of an earlier release."""
-        match effect.message:
-            case Prepare(spare=True) as message if not self._understands(effect.node, SPARES):
-                return self._readable(replace(effect, message=replace(message, spare=False)))
-            case Deployments() | Prepare() as message if not self._understands(effect.node, VERSIONS):
-                return replace(effect, message=without_versions(message))
-            case Deployments() as message if not self._understands(effect.node, CANDIDATES):
-                return replace(effect, message=without_candidates(message))
-            case Report() | Standing() as message if not self._understands(effect.node, ARRIVALS):
-                return replace(effect, message=without_arrivals(message))
-        return effect
-
-    def _understands(self, node: str, feature: str) -> bool:
-        peer = self.membership.peers.get(node)
-        return peer is not None and understands(peer.hello.version, feature)
+        peer = self.membership.peers.get(effect.node)
+        return make_readable(effect, peer.hello.version if peer is not None else "")
 
     # Events
 

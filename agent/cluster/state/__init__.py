@@ -6,13 +6,13 @@ planner/plans.
 """
 
 __all__ = [
-    "arrivals",
     "bindings",
     "candidates",
     "cards",
     "deployments",
     "drains",
     "drift",
+    "earlier_releases",
     "events",
     "judging",
     "kept_plans",
