@@ -754,7 +754,7 @@ class NodeApi:
 
     def _about(self, member: events.Member, starved: Starved) -> tuple[str, ...]:
         """Notes about a member for people; a note is "" if there is nothing to say."""
-        return member.note, self._core.card_faults.get(member.node, ""), describe_starvation(starved)
+        return member.note, self._core.cards.faults.get(member.node, ""), describe_starvation(starved)
 
     def devices(self) -> dict[str, Any]:
         members = self._core.membership.members()

@@ -5,10 +5,9 @@ while this agent leads, the controller. Rules, without I/O. Events go in, effect
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from edgepart.agent.cluster.core.draining import Draining, ServedPlans
@@ -22,6 +21,7 @@ from edgepart.agent.cluster.membership.membership import Membership
 from edgepart.agent.cluster.membership.own_state import OwnFacts
 from edgepart.agent.cluster.state import candidates
 from edgepart.agent.cluster.state.bindings import is_variant
+from edgepart.agent.cluster.state.card_book import CardBook
 from edgepart.agent.cluster.state.deployments import DeploymentMap
 from edgepart.agent.cluster.state.drift import DriftBook
 from edgepart.agent.cluster.state.earlier_releases import make_readable
@@ -174,16 +174,11 @@ class Core:
         self.draining = Draining(facts.node, drains, genuine)
         self.membership.refusals.removed = self.draining.is_removed
         self.controller: Controller | None = None
-        self.cards: dict[str, Card] = {}
-        """The cards of the devices that can be planned with, by node."""
-        self.card_faults: dict[str, str] = {}
-        """Why a card cannot be used, by node: plans are made without that device."""
-        self._card_fault = card_fault
+        self.cards = CardBook(card_fault)
         self.profiles = profiles or ProfileBook()
         self.drifts = drifts or DriftBook()
         self.standings: dict[str, Standing] = {}
         """The standing of each deployment that the leader last sent, by name."""
-        self._digests: dict[str, str] = {}
         self._reports: dict[str, Report] = {}
         self._boots: dict[str, str] = {}
         self._report_at = now
@@ -321,7 +316,7 @@ class Core:
                 if known != message and message.node == node and self.controller is None:
                     if not self.membership.hears(node, now):
                         return None
-                    return self._card(message)
+                    return [*self._take_card(message)]
             case Standing():
                 known = self.standings.get(message.deployment)
             case Deployments(entries):
@@ -363,7 +358,7 @@ class Core:
                 self.follower.changed = self._stale = True
             case CardReady(document):
                 card = Card(self.node, document)
-                yield from self._card(card)
+                yield from self._take_card(card)
                 yield from self._tell_all(card)
             case PlanLoaded() | ModelsStored() | SequencesContinued() | WeightsArrived():
                 self.follower.note(event)
@@ -449,8 +444,7 @@ class Core:
             self._reports.pop(node, None)
             self.drifts.forget(node)
             if node not in others:
-                self.cards.pop(node, None)
-                self.card_faults.pop(node, None)
+                self.cards.forget(node)
         self._boots = others
         yield from self._apply_election(self.election.members_changed(others, now), now)
 
@@ -498,7 +492,7 @@ class Core:
                 if self.membership.seen_otherwise():  # links may be broken, or whole again
                     self._look_soon(now)
             case Card() if message.node == node:
-                yield from self._card(message)
+                yield from self._take_card(message)
             case Deployments(entries):
                 yield from self._apply_deployments(self.deployments.merge(entries))
             case Drains(drains):
@@ -558,21 +552,11 @@ class Core:
             return report
         return replace(report, holdings=tuple(h for h in report.holdings if h.epoch <= last))
 
-    def _card(self, card: Card) -> list[Effect]:
-        if self.cards.get(card.node) == card:
-            return []
-        if fault := self._card_fault(card.document):
-            known = self.card_faults.get(card.node)
-            self.card_faults[card.node] = fault
-            self._stale |= self.cards.pop(card.node, None) is not None
-            return (
-                [] if known == fault else [MemberDistrusted(card.node, f"plans are made without it: {fault}")]
-            )
-        self.card_faults.pop(card.node, None)
-        self.cards[card.node] = card
-        self._digests[card.node] = hashlib.sha256(card.document).hexdigest()[:16]
-        self._stale = True
-        return []
+    def _take_card(self, card: Card) -> Sequence[Effect]:
+        before = self.cards.get(card.node)
+        doubts = self.cards.take(card)
+        self._stale |= self.cards.get(card.node) is not before
+        return doubts
 
     def _apply_deployments(self, changed: tuple[Deployment, ...]) -> Iterator[Effect]:
         if not changed:
@@ -671,7 +655,7 @@ class Core:
         inside = (ALIVE, LEAVING, FLAPPING)
         here = {member.node for member in present if member.status in inside} | {self.node}
         cards = {node: card for node, card in self.cards.items() if node in here}
-        cluster = ClusterView(members, cards, self._digests, self.membership.broken_links())
+        cluster = ClusterView(members, cards, self.cards.digests, self.membership.broken_links())
         reports = {node: self._reports[node] for node in sorted(here & self._reports.keys())}
         world = LeaderView(self.node, self.election.term, cluster, reports, self.profiles, drifts=self.drifts)
         effects = ended + self.controller.step(self.deployments, world, now)

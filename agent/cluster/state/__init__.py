@@ -8,6 +8,7 @@ planner/plans.
 __all__ = [
     "bindings",
     "candidates",
+    "card_book",
     "cards",
     "deployments",
     "drains",
