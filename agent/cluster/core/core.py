@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from edgepart.agent.cluster.core.draining import Draining, ServedPlans
 from edgepart.agent.cluster.core.follower import Follower
+from edgepart.agent.cluster.core.user_requests import UserRequest, write_request
 from edgepart.agent.cluster.leader.controller import Controller
 from edgepart.agent.cluster.leader.replan_policy import ClusterView, PlanningTiming
 from edgepart.agent.cluster.leader.rollout_state import LeaderView
@@ -27,10 +28,8 @@ from edgepart.agent.cluster.state.drift import DriftBook
 from edgepart.agent.cluster.state.earlier_releases import make_readable
 from edgepart.agent.cluster.state.events import (
     BindingWanted,
-    CandidateRequested,
     CardReady,
     DeploymentsKept,
-    DeployRequested,
     DrainRequested,
     DriftMeasured,
     Effect,
@@ -50,24 +49,18 @@ from edgepart.agent.cluster.state.events import (
     PlanFailed,
     PlanLoaded,
     PlanTried,
-    PromoteRequested,
-    RestoreRequested,
-    RollbackRequested,
     RoundingMeasured,
     SegmentsTimed,
     SendMessage,
     SequencesContinued,
-    ShareRequested,
     StandingChanged,
     TermKept,
-    UndeployRequested,
     WeightsArrived,
 )
 from edgepart.agent.cluster.state.profiles import ProfileBook
 from edgepart.agent.wire.bounds import LARGEST
 from edgepart.agent.wire.control import (
     ALIVE,
-    CANDIDATES,
     FLAPPING,
     LEAVES,
     LEAVING,
@@ -94,20 +87,8 @@ from edgepart.agent.wire.control import (
     Want,
 )
 from edgepart.agent.wire.inference import Epoch
-from edgepart.agent.wire.versions import bare, understands
-from edgepart.planner.errors import UsageError
+from edgepart.agent.wire.versions import understands
 
-UserRequest = (
-    DeployRequested
-    | RollbackRequested
-    | CandidateRequested
-    | ShareRequested
-    | PromoteRequested
-    | RestoreRequested
-    | UndeployRequested
-    | DrainRequested
-)
-"""What users ask for. It may be refused."""
 EXPEL_S = 15.0
 """The time that a removed device has to stop by itself before its membership is ended."""
 TOLD_TIMINGS = 512
@@ -393,41 +374,13 @@ class Core:
             case _:
                 pass
 
-    def _take_request(self, event: UserRequest, now: float) -> Iterator[Effect]:
-        match event:
-            case DrainRequested():
-                present = self.membership.members()
-                yield from self._apply_drains(self.draining.take_request(event, present), now)
-            case DeployRequested(name, model, model_bytes, options, asked):
-                entry = self.deployments.put(self.node, name, model, model_bytes, options, asked)
-                yield from self._apply_deployments((entry,))
-            case RollbackRequested(name, to):
-                yield from self._apply_deployments((self.deployments.roll_back(self.node, name, to),))
-            case CandidateRequested(parent, model, model_bytes, options, asked, share):
-                self._require_candidates_known()
-                written = self.deployments.propose(
-                    self.node, parent, model, model_bytes, options, asked, share
-                )
-                yield from self._apply_deployments((written,))
-            case ShareRequested(parent, share):
-                yield from self._apply_deployments((self.deployments.set_share(self.node, parent, share),))
-            case PromoteRequested(parent):
-                yield from self._apply_deployments((self.deployments.promote(self.node, parent),))
-            case RestoreRequested(before):
-                yield from self._apply_deployments((self.deployments.restore(self.node, before),))
-            case UndeployRequested(name, version):
-                known = self.deployments.get(name)
-                if version is None or (known is not None and known.version == version):
-                    yield from self._apply_deployments(self.deployments.undeploy(self.node, name))
-
-    def _require_candidates_known(self) -> None:
-        """Raises UsageError if a member is of an earlier release: its clients would get no answers of the candidate."""
-        old = [m for m in self.membership.members() if not understands(m.version, CANDIDATES)]
-        if old:
-            said = ", ".join(f"{member.name} ({bare(member.version)})" for member in old)
-            raise UsageError(
-                f"{said}: no candidates are known there; update edgepart on all devices. Nothing was deployed"
-            )
+    def _take_request(self, request: UserRequest, now: float) -> Iterator[Effect]:
+        present = self.membership.members()
+        if isinstance(request, DrainRequested):
+            yield from self._apply_drains(self.draining.take_request(request, present), now)
+        else:
+            written = write_request(request, self.deployments, self.node, present)
+            yield from self._apply_deployments(written)
 
     def _watch(self, effects: Iterable[Effect], now: float) -> Iterator[Effect]:
         """Pass on the effects of the membership, and what follows if the members changed."""
