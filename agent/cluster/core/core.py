@@ -89,8 +89,6 @@ from edgepart.agent.wire.control import (
 from edgepart.agent.wire.inference import Epoch
 from edgepart.agent.wire.versions import understands
 
-EXPEL_S = 15.0
-"""The time that a removed device has to stop by itself before its membership is ended."""
 TOLD_TIMINGS = 512
 """The most profiles that are sent to a newcomer."""
 
@@ -166,7 +164,6 @@ class Core:
         self._sync_at = now + self.timing.sync_s
         self._stale = True  # something that the controller should look at
         self._kept = self.deployments.versions()  # the versions of deployments that are on disk
-        self._expel_at: dict[str, float] = {}
         self._stopped = False
         self._lead_at = self._wake_at = now
         self._looked_at = -math.inf
@@ -248,7 +245,7 @@ class Core:
 
     def _next(self) -> float:
         times = [self.membership.wake_at(), self.election.wake_at(), self.follower.wake_at()]
-        times += [self._report_at, self._sync_at, *self._expel_at.values()]
+        times += [self.draining.wake_at(), self._report_at, self._sync_at]
         if self.controller is not None:
             times.append(self._lead_at)
         return min(times)
@@ -527,9 +524,7 @@ class Core:
         """Pass on the effects of a change of drains, and set the time when removed members are expelled."""
         yield from effects
         self._stale |= bool(effects)
-        for member in self.membership.members():
-            if member.node != self.node and self.draining.is_removed(member.node):
-                self._expel_at.setdefault(member.node, now + EXPEL_S)
+        self.draining.plan_expulsions(self.membership.members(), now)
 
     def _apply_own_drains(self, effects: list[Effect], now: float) -> list[Effect]:
         """Pass on the effects of the leader's look at drains; only a removal changes the map of drains."""
@@ -540,8 +535,7 @@ class Core:
         )
 
     def _expel(self, now: float) -> Iterator[Effect]:
-        for node in [node for node, at in self._expel_at.items() if at <= now]:
-            del self._expel_at[node]
+        for node in self.draining.take_expelled(now):
             yield from self._watch(self.membership.expel(node, now), now)
 
     def _greet(self, node: str) -> Iterator[Effect]:

@@ -7,6 +7,7 @@ or at once if it is no member any more, it is removed: it stops, and no member t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -38,6 +39,9 @@ from edgepart.agent.wire.control import (
 )
 from edgepart.agent.wire.versions import understands
 from edgepart.planner.errors import UsageError
+
+EXPEL_S = 15.0
+"""The time that a removed device has to stop by itself before its membership is ended."""
 
 Members = Sequence[Member]
 
@@ -72,6 +76,8 @@ class Draining:
         self._node = node
         self._looked: dict[str, DrainStanding] = {}
         """The standing of each drain that this device last sent as the leader, by node."""
+        self._expel_at: dict[str, float] = {}
+        """The time when the membership of each removed member is ended, by node."""
 
     def is_removed(self, node: str) -> bool:
         return self.map.state(node) == REMOVED
@@ -162,6 +168,25 @@ class Draining:
         if mine is not None and mine.state == REMOVED:
             effects.append(RemovedFromCluster(f"{mine.name} was removed from the cluster by a user"))
         return effects
+
+    # Members that were removed
+
+    def plan_expulsions(self, members: Members, now: float) -> None:
+        """Set the time when members that were removed are expelled, if they are still members then."""
+        for member in members:
+            if member.node != self._node and self.is_removed(member.node):
+                self._expel_at.setdefault(member.node, now + EXPEL_S)
+
+    def wake_at(self) -> float:
+        """The time when the next removed member is to be expelled; inf if there is none."""
+        return min(self._expel_at.values(), default=math.inf)
+
+    def take_expelled(self, now: float) -> list[str]:
+        """The removed members that are to be expelled now; each is returned once."""
+        due = [node for node, at in self._expel_at.items() if at <= now]
+        for node in due:
+            del self._expel_at[node]
+        return due
 
     # What the leader does
 
