@@ -10,7 +10,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from edgepart.agent.cluster.core.draining import Draining, ServedPlans
+from edgepart.agent.cluster.core.device_uses import ServedPlans
+from edgepart.agent.cluster.core.draining import Draining
 from edgepart.agent.cluster.core.follower import Follower
 from edgepart.agent.cluster.core.user_requests import UserRequest, write_request
 from edgepart.agent.cluster.leader.controller import Controller
