@@ -716,7 +716,7 @@ class NodeApi:
             "sequences": self._sequences_here(),
             "loading": self._plans.unfinished,
             "workers_ended": dict(self._inference.workers_ended()),
-            "plans_refused": dict(self._core.controller.count_refused() if self._core.controller else {}),
+            "plans_refused": dict(self._core.leadership.count_refused()),
             "traffic": {
                 names[node]: dict(traffic)
                 for node, traffic in self._diagnostics.traffic().items()

@@ -233,7 +233,7 @@ def test_a_member_s_word_that_it_stores_a_model_counts(net: Lies) -> None:
     leader = net.core(A).leader
     claimed = replace(net.core(LIAR).follower.report(()), models=("5" * 64,))
     net.say(claimed, leader)
-    assert net.core(leader)._reports[LIAR].models == ("5" * 64,)
+    assert net.core(leader).leadership.reports[LIAR].models == ("5" * 64,)
 
 
 def test_one_gateway_s_latencies_have_no_plan_given_up() -> None:
