@@ -37,7 +37,7 @@ from edgepart.agent.chronicle.event_log import EventLog
 from edgepart.agent.chronicle.log_lines import LogLine
 from edgepart.agent.chronicle.numbered_log import NumberedLog
 from edgepart.agent.cluster.core.core import Core
-from edgepart.agent.cluster.membership.peer import OwnFacts
+from edgepart.agent.cluster.membership.own_state import OwnFacts
 from edgepart.agent.cluster.state import events
 from edgepart.agent.cluster.state.cards import find_card_fault
 from edgepart.agent.cluster.state.drift import DriftBook

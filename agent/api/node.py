@@ -716,7 +716,7 @@ class NodeApi:
             "sequences": self._sequences_here(),
             "loading": self._plans.unfinished,
             "workers_ended": dict(self._inference.workers_ended()),
-            "plans_refused": dict(self._core.controller.count_refused() if self._core.controller else {}),
+            "plans_refused": dict(self._core.leadership.count_refused()),
             "traffic": {
                 names[node]: dict(traffic)
                 for node, traffic in self._diagnostics.traffic().items()
@@ -754,7 +754,7 @@ class NodeApi:
 
     def _about(self, member: events.Member, starved: Starved) -> tuple[str, ...]:
         """Notes about a member for people; a note is "" if there is nothing to say."""
-        return member.note, self._core.card_faults.get(member.node, ""), describe_starvation(starved)
+        return member.note, self._core.cards.faults.get(member.node, ""), describe_starvation(starved)
 
     def devices(self) -> dict[str, Any]:
         members = self._core.membership.members()

@@ -9,7 +9,7 @@ from itertools import permutations, product
 from typing import Any
 
 from edgepart.agent.cluster.core.core import Core
-from edgepart.agent.cluster.membership.peer import OwnFacts
+from edgepart.agent.cluster.membership.own_state import OwnFacts
 from edgepart.agent.cluster.state.bindings import Shapes, variant_name
 from edgepart.agent.cluster.state.events import (
     RIGHT,

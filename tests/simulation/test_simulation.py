@@ -15,7 +15,7 @@ import pytest
 from edgepart.agent.cluster.core.core import Core
 from edgepart.agent.cluster.core.follower import Follower
 from edgepart.agent.cluster.leader import status
-from edgepart.agent.cluster.membership import election, membership
+from edgepart.agent.cluster.membership import election, suspects
 from edgepart.agent.cluster.state.deployments import DeploymentMap
 from edgepart.agent.cluster.state.events import Effect
 from edgepart.agent.serving import request_state
@@ -195,7 +195,7 @@ def test_a_box_whose_disk_is_slow_is_suspected_by_nobody_and_leads_when_its_term
 
 
 def test_a_device_that_never_goes_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(membership, "judge_suspect", lambda told, *, out_of_patience: SUSPECT)
+    monkeypatch.setattr(suspects, "judge_suspect", lambda told, *, out_of_patience: SUSPECT)
     noticed("not calm", seeds=5)
     net = SimNet(3)
     net.start()

@@ -5,32 +5,32 @@ while this agent leads, the controller. Rules, without I/O. Events go in, effect
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 
-from edgepart.agent.cluster.core.draining import Draining, ServedPlans
+from edgepart.agent.cluster.core.core_timing import CoreTiming
+from edgepart.agent.cluster.core.device_uses import ServedPlans
+from edgepart.agent.cluster.core.draining import Draining
 from edgepart.agent.cluster.core.follower import Follower
-from edgepart.agent.cluster.leader.controller import Controller
-from edgepart.agent.cluster.leader.replan_policy import ClusterView, PlanningTiming
+from edgepart.agent.cluster.core.leadership import Leadership
+from edgepart.agent.cluster.core.user_requests import UserRequest, write_request
+from edgepart.agent.cluster.leader.replan_policy import ClusterView
 from edgepart.agent.cluster.leader.rollout_state import LeaderView
-from edgepart.agent.cluster.membership.election import Election, ElectionTiming
-from edgepart.agent.cluster.membership.failure_detector import DetectorTiming
+from edgepart.agent.cluster.membership.election import Election
 from edgepart.agent.cluster.membership.membership import Membership
-from edgepart.agent.cluster.membership.peer import OwnFacts
+from edgepart.agent.cluster.membership.own_state import OwnFacts
 from edgepart.agent.cluster.state import candidates
-from edgepart.agent.cluster.state.arrivals import without_arrivals
 from edgepart.agent.cluster.state.bindings import is_variant
+from edgepart.agent.cluster.state.card_book import CardBook
 from edgepart.agent.cluster.state.deployments import DeploymentMap
 from edgepart.agent.cluster.state.drift import DriftBook
+from edgepart.agent.cluster.state.earlier_releases import make_readable
 from edgepart.agent.cluster.state.events import (
     BindingWanted,
-    CandidateRequested,
     CardReady,
     DeploymentsKept,
-    DeployRequested,
     DrainRequested,
     DriftMeasured,
     Effect,
@@ -38,6 +38,7 @@ from edgepart.agent.cluster.state.events import (
     LatencyMeasured,
     LeaderChanged,
     LeaveRequested,
+    Member,
     MemberDistrusted,
     MembersChanged,
     MessageReceived,
@@ -50,32 +51,21 @@ from edgepart.agent.cluster.state.events import (
     PlanFailed,
     PlanLoaded,
     PlanTried,
-    PromoteRequested,
-    RestoreRequested,
-    RollbackRequested,
     RoundingMeasured,
     SegmentsTimed,
     SendMessage,
     SequencesContinued,
-    ShareRequested,
     StandingChanged,
     TermKept,
-    UndeployRequested,
     WeightsArrived,
 )
-from edgepart.agent.cluster.state.model_versions import without_candidates, without_versions
 from edgepart.agent.cluster.state.profiles import ProfileBook
-from edgepart.agent.wire.bounds import LARGEST
 from edgepart.agent.wire.control import (
     ALIVE,
-    ARRIVALS,
-    CANDIDATES,
     FLAPPING,
     LEAVES,
     LEAVING,
     REFUSED,
-    SPARES,
-    VERSIONS,
     Activate,
     AskAbout,
     Card,
@@ -97,43 +87,10 @@ from edgepart.agent.wire.control import (
     View,
     Want,
 )
-from edgepart.agent.wire.inference import Epoch
-from edgepart.agent.wire.versions import bare, understands
-from edgepart.planner.errors import UsageError
+from edgepart.agent.wire.versions import understands
 
-UserRequest = (
-    DeployRequested
-    | RollbackRequested
-    | CandidateRequested
-    | ShareRequested
-    | PromoteRequested
-    | RestoreRequested
-    | UndeployRequested
-    | DrainRequested
-)
-"""What users ask for. It may be refused."""
-EXPEL_S = 15.0
-"""The time that a removed device has to stop by itself before its membership is ended."""
 TOLD_TIMINGS = 512
 """The most profiles that are sent to a newcomer."""
-
-
-@dataclass(frozen=True, slots=True)
-class CoreTiming:
-    """All times of the cluster logic."""
-
-    membership: DetectorTiming = field(default_factory=DetectorTiming)
-    election: ElectionTiming = field(default_factory=ElectionTiming)
-    planning: PlanningTiming = field(default_factory=PlanningTiming)
-    report_s: float = 1.0
-    """A member reports to its leader at least this often, changed or not."""
-    sync_s: float = 5.0
-    """Deployments, cards and standings are sent again this often, in case a message was lost."""
-    look_each_s: float = 0.0005
-    """After a look at all reports, the leader waits this long for each member before a new report makes it
-    look again: many reports come at once, and a look takes longer the more members there are."""
-    linger_s: float = 30.0
-    """A replaced plan is kept for this long, for the requests that still run on it."""
 
 
 class Core:
@@ -177,27 +134,18 @@ class Core:
         self.follower.models = tuple(sorted(models))
         self.draining = Draining(facts.node, drains, genuine)
         self.membership.refusals.removed = self.draining.is_removed
-        self.controller: Controller | None = None
-        self.cards: dict[str, Card] = {}
-        """The cards of the devices that can be planned with, by node."""
-        self.card_faults: dict[str, str] = {}
-        """Why a card cannot be used, by node: plans are made without that device."""
-        self._card_fault = card_fault
+        self.leadership = Leadership(self.follower, self.timing, now)
+        self.cards = CardBook(card_fault)
         self.profiles = profiles or ProfileBook()
         self.drifts = drifts or DriftBook()
         self.standings: dict[str, Standing] = {}
         """The standing of each deployment that the leader last sent, by name."""
-        self._digests: dict[str, str] = {}
-        self._reports: dict[str, Report] = {}
         self._boots: dict[str, str] = {}
         self._report_at = now
         self._sync_at = now + self.timing.sync_s
-        self._stale = True  # something that the controller should look at
         self._kept = self.deployments.versions()  # the versions of deployments that are on disk
-        self._expel_at: dict[str, float] = {}
         self._stopped = False
-        self._lead_at = self._wake_at = now
-        self._looked_at = -math.inf
+        self._wake_at = now
 
     @property
     def leader(self) -> str:
@@ -276,27 +224,13 @@ class Core:
 
     def _next(self) -> float:
         times = [self.membership.wake_at(), self.election.wake_at(), self.follower.wake_at()]
-        times += [self._report_at, self._sync_at, *self._expel_at.values()]
-        if self.controller is not None:
-            times.append(self._lead_at)
+        times += [self.leadership.wake_at(), self.draining.wake_at(), self._report_at, self._sync_at]
         return min(times)
 
     def _readable(self, effect: SendMessage) -> SendMessage:
         """The message as its receiver can read it, which may be of an earlier release."""
-        match effect.message:
-            case Prepare(spare=True) as message if not self._understands(effect.node, SPARES):
-                return self._readable(replace(effect, message=replace(message, spare=False)))
-            case Deployments() | Prepare() as message if not self._understands(effect.node, VERSIONS):
-                return replace(effect, message=without_versions(message))
-            case Deployments() as message if not self._understands(effect.node, CANDIDATES):
-                return replace(effect, message=without_candidates(message))
-            case Report() | Standing() as message if not self._understands(effect.node, ARRIVALS):
-                return replace(effect, message=without_arrivals(message))
-        return effect
-
-    def _understands(self, node: str, feature: str) -> bool:
-        peer = self.membership.peers.get(node)
-        return peer is not None and understands(peer.hello.version, feature)
+        peer = self.membership.peers.get(effect.node)
+        return make_readable(effect, peer.hello.version if peer is not None else "")
 
     # Events
 
@@ -323,21 +257,21 @@ class Core:
                 if not self.membership.sees(node, message, now):
                     return None
                 self._wake_at = min(self._wake_at, self.membership.wake_at())
-                if self.membership.seen_otherwise() and self.controller is not None:
+                if self.membership.seen_otherwise() and self.leadership.leads:
                     self._look_soon(now)
                     return self.wake(now)
                 return []
             case AskAbout():
                 opinion = self.membership.opines(node, message.node, now)
                 return None if opinion is None else [SendMessage(node, opinion)]
-            case Report() if not self._stale:
-                known = self._reports.get(node)
+            case Report() if not self.leadership.stale:
+                known = self.leadership.reports.get(node)
             case Card():
                 known = self.cards.get(node)
-                if known != message and message.node == node and self.controller is None:
+                if known != message and message.node == node and not self.leadership.leads:
                     if not self.membership.hears(node, now):
                         return None
-                    return self._card(message)
+                    return [*self._take_card(message)]
             case Standing():
                 known = self.standings.get(message.deployment)
             case Deployments(entries):
@@ -357,10 +291,8 @@ class Core:
         return same and node in self.membership.alive()
 
     def _take(self, event: Event, now: float) -> Iterator[Effect]:
-        if isinstance(event, UserRequest):
-            yield from self._take_request(
-                event, now
-            )  # first: it may be refused, and then no other effect may get lost
+        if isinstance(event, UserRequest):  # First: it may be refused, and then no other effect may get lost.
+            yield from self._take_request(event, now)
         greeted = isinstance(event, MessageReceived) and self._has_greeted(event)
         yield from self._watch(self.membership.handle(event, now), now)
         if greeted:
@@ -376,10 +308,10 @@ class Core:
                 yield from self._apply_election(self.election.kept(term, now), now)
             case DeploymentsKept(versions):
                 self._kept = versions
-                self.follower.changed = self._stale = True
+                self.follower.changed = self.leadership.stale = True
             case CardReady(document):
                 card = Card(self.node, document)
-                yield from self._card(card)
+                yield from self._take_card(card)
                 yield from self._tell_all(card)
             case PlanLoaded() | ModelsStored() | SequencesContinued() | WeightsArrived():
                 self.follower.note(event)
@@ -395,60 +327,23 @@ class Core:
             case DriftMeasured(name, factor):
                 told = Drift(name, factor)
                 self.drifts.learn(self.node, told, now)
-                self._stale = True
+                self.leadership.stale = True
                 yield from self._tell_all(told)
             case LatencyMeasured(name, epoch, seconds, requests) if self.leader:
                 yield SendMessage(self.leader, Latency(name, epoch, seconds, requests))
-            case RoundingMeasured():
-                if self.controller is not None:
-                    self.controller.rounded(event)
-                    self._stale = True
-            case PlanTried():
-                if self.controller is not None:
-                    self._stale = True
-                    yield from self.controller.take_verdict(event, [*self.membership.alive(), self.node])
-            case PlanComputed() | PlanFailed():
-                if self.controller is not None:
-                    self.controller.answered(event, now)
-                    self._stale = True
+            case RoundingMeasured() | PlanTried() | PlanComputed() | PlanFailed():
+                members = [*self.membership.alive(), self.node]
+                yield from self.leadership.take_result(event, members, now)
             case _:
                 pass
 
-    def _take_request(self, event: UserRequest, now: float) -> Iterator[Effect]:
-        match event:
-            case DrainRequested():
-                present = self.membership.members()
-                yield from self._apply_drains(self.draining.take_request(event, present), now)
-            case DeployRequested(name, model, model_bytes, options, asked):
-                entry = self.deployments.put(self.node, name, model, model_bytes, options, asked)
-                yield from self._apply_deployments((entry,))
-            case RollbackRequested(name, to):
-                yield from self._apply_deployments((self.deployments.roll_back(self.node, name, to),))
-            case CandidateRequested(parent, model, model_bytes, options, asked, share):
-                self._require_candidates_known()
-                written = self.deployments.propose(
-                    self.node, parent, model, model_bytes, options, asked, share
-                )
-                yield from self._apply_deployments((written,))
-            case ShareRequested(parent, share):
-                yield from self._apply_deployments((self.deployments.set_share(self.node, parent, share),))
-            case PromoteRequested(parent):
-                yield from self._apply_deployments((self.deployments.promote(self.node, parent),))
-            case RestoreRequested(before):
-                yield from self._apply_deployments((self.deployments.restore(self.node, before),))
-            case UndeployRequested(name, version):
-                known = self.deployments.get(name)
-                if version is None or (known is not None and known.version == version):
-                    yield from self._apply_deployments(self.deployments.undeploy(self.node, name))
-
-    def _require_candidates_known(self) -> None:
-        """Raises UsageError if a member is of an earlier release: its clients would get no answers of the candidate."""
-        old = [m for m in self.membership.members() if not understands(m.version, CANDIDATES)]
-        if old:
-            said = ", ".join(f"{member.name} ({bare(member.version)})" for member in old)
-            raise UsageError(
-                f"{said}: no candidates are known there; update edgepart on all devices. Nothing was deployed"
-            )
+    def _take_request(self, request: UserRequest, now: float) -> Iterator[Effect]:
+        present = self.membership.members()
+        if isinstance(request, DrainRequested):
+            yield from self._apply_drains(self.draining.take_request(request, present), now)
+        else:
+            written = write_request(request, self.deployments, self.node, present)
+            yield from self._apply_deployments(written)
 
     def _watch(self, effects: Iterable[Effect], now: float) -> Iterator[Effect]:
         """Pass on the effects of the membership, and what follows if the members changed."""
@@ -458,15 +353,14 @@ class Core:
                 yield from self._members(effect, now)
 
     def _members(self, change: MembersChanged, now: float) -> Iterator[Effect]:
-        self._stale = True
+        self.leadership.stale = True
         others = {member.node: member.boot for member in change.members if member.node != self.node}
         for node in [n for n, boot in self._boots.items() if others.get(n) != boot]:
             self.election.restarted(node)
-            self._reports.pop(node, None)
+            self.leadership.reports.pop(node, None)
             self.drifts.forget(node)
             if node not in others:
-                self.cards.pop(node, None)
-                self.card_faults.pop(node, None)
+                self.cards.forget(node)
         self._boots = others
         yield from self._apply_election(self.election.members_changed(others, now), now)
 
@@ -475,24 +369,14 @@ class Core:
         for effect in effects:
             yield effect
             if isinstance(effect, LeaderChanged):
-                self.follower.changed = self._stale = True
-                leads = effect.leader == self.node
-                adopt, variants = self.follower.active, self.follower.variants
-                timing = self.timing.planning
-                spares, kept = self.follower.spares, self.follower.kept.get
-                self.controller = (
-                    Controller(effect.term, adopt, timing, variants, spares, kept) if leads else None
-                )
+                self.follower.changed = True
+                if effect.leader == self.node:
+                    self.leadership.begin(effect.term)
+                else:
+                    self.leadership.end()
         election = self.election
         self.membership.announce(election.leader, election.term, election.seen_term, now)
-        yield from self._watch_quietly(now)
-
-    def _watch_quietly(self, now: float) -> Iterator[Effect]:
-        """Send news of the leader at once."""
-        for effect in self.membership.wake(now):
-            yield effect
-            if isinstance(effect, MembersChanged):
-                yield from self._members(effect, now)
+        yield from self._watch(self.membership.wake(now), now)  # News of the leader is sent at once.
 
     # Messages
 
@@ -506,15 +390,14 @@ class Core:
                 if timings := self.profiles.profiles(TOLD_TIMINGS):
                     yield SendMessage(node, Timed(timings))
                 yield from (SendMessage(node, drift) for drift in self.drifts.of(self.node))
-                if self.controller is not None:
-                    yield from self.controller.retell([node])
+                yield from self.leadership.retell([node])
             case Heartbeat(boot) if boot == self._boots.get(node):
                 yield from self._apply_election(self.election.heard(node, message, now), now)
             case View():
                 if self.membership.seen_otherwise():  # links may be broken, or whole again
                     self._look_soon(now)
             case Card() if message.node == node:
-                yield from self._card(message)
+                yield from self._take_card(message)
             case Deployments(entries):
                 yield from self._apply_deployments(self.deployments.merge(entries))
             case Drains(drains):
@@ -527,21 +410,16 @@ class Core:
             case DrainStanding() if self._is_led(node, message.term):
                 self.draining.standings[message.node] = message
             case Report(boot) if node == self.node or boot == self._boots.get(node):
-                believed = self._drop_forged_plans(message)
-                if self._reports.get(node) != believed:
-                    self._reports[node] = believed
+                if self.leadership.take_report(node, message, self.election.seen_term):
                     self._look_soon(now)
             case Timed(timings):
                 if self.profiles.learn(timings, node):
                     yield from self._apply_news()
             case Drift():
                 self.drifts.learn(node, message, now)
-                self._stale = True
-            case Latency() if self.controller is not None:
-                self._stale |= self.controller.note_latency(message, node)
-            case Want() if self.controller is not None:
-                self._stale = True
-                yield from self.controller.wish(node, message, now)
+                self.leadership.stale = True
+            case Latency() | Want():
+                yield from self.leadership.hear(node, message, now)
             case Prepare() | Activate() | Retire() | FetchModel() if node == self.leader:
                 yield from self.follower.obey(message, self.election.seen_term, self.deployments, now)
             case Standing() if self._is_led(node, message.term):
@@ -555,7 +433,7 @@ class Core:
                 pass
 
     def _apply_news(self) -> Iterator[Effect]:
-        self._stale = True
+        self.leadership.stale = True
         yield PersistProfiles(self.profiles.profiles())
 
     def _is_led(self, node: str, term: int) -> bool:
@@ -563,37 +441,16 @@ class Core:
         in a term that is not outdated."""
         return node == self.leader and term >= self.election.seen_term
 
-    def _drop_forged_plans(self, report: Report) -> Report:
-        """The report without plans that nobody can have given to its sender: plans of a term that is not
-        known here, although a member that holds such a plan has told of its term before, and plans of this
-        leadership that it has not made."""
-        last = Epoch(self.election.seen_term, LARGEST)
-        if self.controller is not None and self.controller.term == last.term:
-            last = self.controller.last_epoch
-        if all(holding.epoch <= last for holding in report.holdings):
-            return report
-        return replace(report, holdings=tuple(h for h in report.holdings if h.epoch <= last))
-
-    def _card(self, card: Card) -> list[Effect]:
-        if self.cards.get(card.node) == card:
-            return []
-        if fault := self._card_fault(card.document):
-            known = self.card_faults.get(card.node)
-            self.card_faults[card.node] = fault
-            self._stale |= self.cards.pop(card.node, None) is not None
-            return (
-                [] if known == fault else [MemberDistrusted(card.node, f"plans are made without it: {fault}")]
-            )
-        self.card_faults.pop(card.node, None)
-        self.cards[card.node] = card
-        self._digests[card.node] = hashlib.sha256(card.document).hexdigest()[:16]
-        self._stale = True
-        return []
+    def _take_card(self, card: Card) -> Sequence[Effect]:
+        before = self.cards.get(card.node)
+        doubts = self.cards.take(card)
+        self.leadership.stale |= self.cards.get(card.node) is not before
+        return doubts
 
     def _apply_deployments(self, changed: tuple[Deployment, ...]) -> Iterator[Effect]:
         if not changed:
             return
-        self._stale = self.follower.changed = True
+        self.leadership.stale = self.follower.changed = True
         yield PersistDeployments(tuple(self.deployments))
         yield from self.follower.deployments_changed(self.deployments)
         for entry in changed:
@@ -605,10 +462,8 @@ class Core:
     def _apply_drains(self, effects: list[Effect], now: float) -> Iterator[Effect]:
         """Pass on the effects of a change of drains, and set the time when removed members are expelled."""
         yield from effects
-        self._stale |= bool(effects)
-        for member in self.membership.members():
-            if member.node != self.node and self.draining.is_removed(member.node):
-                self._expel_at.setdefault(member.node, now + EXPEL_S)
+        self.leadership.stale |= bool(effects)
+        self.draining.plan_expulsions(self.membership.members(), now)
 
     def _apply_own_drains(self, effects: list[Effect], now: float) -> list[Effect]:
         """Pass on the effects of the leader's look at drains; only a removal changes the map of drains."""
@@ -619,8 +474,7 @@ class Core:
         )
 
     def _expel(self, now: float) -> Iterator[Effect]:
-        for node in [node for node, at in self._expel_at.items() if at <= now]:
-            del self._expel_at[node]
+        for node in self.draining.take_expelled(now):
             yield from self._watch(self.membership.expel(node, now), now)
 
     def _greet(self, node: str) -> Iterator[Effect]:
@@ -642,8 +496,8 @@ class Core:
             if self.node in self.cards:
                 yield SendMessage(node, self.cards[self.node])
         yield from self.membership.remind()
-        if self.controller is not None:
-            yield from self.controller.retell(others)
+        if self.leadership.leads:
+            yield from self.leadership.retell(others)
             yield from self.draining.retell(self.membership.members())
         else:
             leader = [member for member in self.membership.members() if member.node == self.leader]
@@ -657,11 +511,9 @@ class Core:
 
     def _report_self(self) -> None:
         """Take this device's own report if it leads, which needs no message."""
-        if self.controller is None or (not self.follower.changed and self.node in self._reports):
-            return
-        report = self.follower.report(self._kept)
-        self._stale |= self._reports.get(self.node) != report
-        self._reports[self.node] = report
+        known = self.node in self.leadership.reports
+        if self.leadership.leads and (self.follower.changed or not known):
+            self.leadership.take_own_report(self.node, self.follower.report(self._kept))
 
     def _report(self, now: float) -> Iterator[Effect]:
         if not self.follower.changed and now < self._report_at:
@@ -672,26 +524,28 @@ class Core:
             yield SendMessage(self.leader, self.follower.report(self._kept))
 
     def _look_soon(self, now: float) -> None:
-        """Have the leader look at all reports: at once if its last look is long enough ago, else later."""
-        at = self._looked_at + self.timing.look_each_s * len(self._boots)
-        self._stale |= now >= at
-        self._lead_at = min(self._lead_at, at)
+        self.leadership.look_soon(len(self._boots), now)
 
     def _lead(self, now: float) -> list[Effect]:
-        if self.controller is None or not (self._stale or now >= self._lead_at):
+        controller = self.leadership.begin_look(now)
+        if controller is None:
             return []
-        self._stale, self._looked_at = False, now
         ended = list(self._end_candidates())
         present = self.membership.members()
+        world = self._view_cluster(present)
+        effects = ended + controller.step(self.deployments, world, now)
+        served = ServedPlans(self.deployments.list_live(), controller.orders, controller.why_not)
+        effects += self._apply_own_drains(self.draining.look(world, served, present), now)
+        self.leadership.end_look(now)
+        return effects
+
+    def _view_cluster(self, present: tuple[Member, ...]) -> LeaderView:
+        """The cluster as this device sees it as the leader."""
         members = self.draining.mark_drained(present)
         inside = (ALIVE, LEAVING, FLAPPING)
         here = {member.node for member in present if member.status in inside} | {self.node}
         cards = {node: card for node, card in self.cards.items() if node in here}
-        cluster = ClusterView(members, cards, self._digests, self.membership.broken_links())
-        reports = {node: self._reports[node] for node in sorted(here & self._reports.keys())}
-        world = LeaderView(self.node, self.election.term, cluster, reports, self.profiles, drifts=self.drifts)
-        effects = ended + self.controller.step(self.deployments, world, now)
-        served = ServedPlans(self.deployments.list_live(), self.controller.orders, self.controller.why_not)
-        effects += self._apply_own_drains(self.draining.look(world, served, present), now)
-        self._lead_at = self.controller.wake_at(now)
-        return effects
+        cluster = ClusterView(members, cards, self.cards.digests, self.membership.broken_links())
+        known = self.leadership.reports
+        reports = {node: known[node] for node in sorted(here & known.keys())}
+        return LeaderView(self.node, self.election.term, cluster, reports, self.profiles, drifts=self.drifts)

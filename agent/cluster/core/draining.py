@@ -7,12 +7,12 @@ or at once if it is no member any more, it is removed: it stops, and no member t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
-from edgepart.agent.cluster.leader import status
+from edgepart.agent.cluster.core.device_uses import ServedPlans, describe_uses
 from edgepart.agent.cluster.leader.rollout_state import LeaderView
-from edgepart.agent.cluster.state.bindings import parent_of
 from edgepart.agent.cluster.state.drains import DrainMap
 from edgepart.agent.cluster.state.events import (
     DrainRequested,
@@ -30,28 +30,17 @@ from edgepart.agent.wire.control import (
     IN,
     REMOVED,
     REMOVING,
-    Deployment,
     Drain,
     Drains,
     DrainStanding,
-    Prepare,
 )
 from edgepart.agent.wire.versions import understands
 from edgepart.planner.errors import UsageError
 
+EXPEL_S = 15.0
+"""The time that a removed device has to stop by itself before its membership is ended."""
+
 Members = Sequence[Member]
-
-
-@dataclass(frozen=True, slots=True)
-class ServedPlans:
-    """The deployments and plans in which the leader looks for uses of a device, besides members' reports."""
-
-    deployments: Sequence[Deployment]
-    orders: Sequence[Prepare]
-    """The orders of all plans that serve or are on their way."""
-    why_not: Callable[[str], str]
-    """Returns why a deployment has no plan for what is wanted now; "" if it has one, or if that is not known
-    yet."""
 
 
 class Draining:
@@ -72,6 +61,8 @@ class Draining:
         self._node = node
         self._looked: dict[str, DrainStanding] = {}
         """The standing of each drain that this device last sent as the leader, by node."""
+        self._expel_at: dict[str, float] = {}
+        """The time when the membership of each removed member is ended, by node."""
 
     def is_removed(self, node: str) -> bool:
         return self.map.state(node) == REMOVED
@@ -163,6 +154,25 @@ class Draining:
             effects.append(RemovedFromCluster(f"{mine.name} was removed from the cluster by a user"))
         return effects
 
+    # Members that were removed
+
+    def plan_expulsions(self, members: Members, now: float) -> None:
+        """Set the time when members that were removed are expelled, if they are still members then."""
+        for member in members:
+            if member.node != self._node and self.is_removed(member.node):
+                self._expel_at.setdefault(member.node, now + EXPEL_S)
+
+    def wake_at(self) -> float:
+        """The time when the next removed member is to be expelled; inf if there is none."""
+        return min(self._expel_at.values(), default=math.inf)
+
+    def take_expelled(self, now: float) -> list[str]:
+        """The removed members that are to be expelled now; each is returned once."""
+        due = [node for node, at in self._expel_at.items() if at <= now]
+        for node in due:
+            del self._expel_at[node]
+        return due
+
     # What the leader does
 
     def look(self, world: LeaderView, served: ServedPlans, members: Members) -> list[Effect]:
@@ -176,7 +186,7 @@ class Draining:
             if entry.state not in (DRAINED, REMOVING):
                 continue
             gone = entry.node not in {member.node for member in members}
-            left = [] if gone else list(_remaining_uses(entry.node, world, served))
+            left = [] if gone else list(describe_uses(entry.node, world, served))
             if entry.state == REMOVING and not left:
                 effects += self._announce(self.map.merge((replace(entry, state=REMOVED),)), members)
                 continue
@@ -202,35 +212,3 @@ class Draining:
 def _to_all(message: Drains | DrainStanding, members: Members, me: str) -> list[Effect]:
     told = [m.node for m in members if m.node != me and understands(m.version, DRAINS)]
     return [SendMessage(node, message) for node in told]
-
-
-def _remaining_uses(node: str, world: LeaderView, served: ServedPlans) -> Iterator[str]:
-    """Yield a sentence for people about each thing to be done before nothing needs the device."""
-    using = sorted({parent_of(order.deployment) for order in served.orders if node in _nodes(order)})
-    for name in using:
-        why = served.why_not(name)
-        yield f"{name} cannot do without it: {why}" if why else f"{name} still runs on it"
-    if not using:
-        yield from _behind(world, served)
-    for entry in served.deployments:
-        enough = status.count_needed_copies(world)
-        if (copies := len(world.safe_holders(entry.model))) < enough and world.holders(entry.model):
-            yield f"the model of {entry.name} is being copied ({copies} of {enough})"
-        elif status.count_knowing(entry, world) < enough:
-            yield f"{entry.name} is not on enough disks yet"
-        elif status.find_kept_copies_missing(entry, world):
-            yield f"an earlier version of the model of {entry.name} is being copied"
-
-
-def _behind(world: LeaderView, served: ServedPlans) -> Iterator[str]:
-    """Yield a sentence about each gateway that still starts requests on a plan before the serving one."""
-    current = {(order.deployment, order.epoch) for order in served.orders}
-    names = {name for name, _ in current}
-    for node, report in world.reports.items():
-        old = [h for h in report.holdings if h.active and h.deployment in names]
-        if any((h.deployment, h.epoch) not in current for h in old):
-            yield f"{node} is still switching to the new plan"
-
-
-def _nodes(order: Prepare) -> set[str]:
-    return {node for _, node in order.names}

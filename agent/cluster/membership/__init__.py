@@ -3,4 +3,4 @@
 May import: agent/cluster/state, agent/wire.
 """
 
-__all__ = ["election", "failure_detector", "membership", "peer", "roster"]
+__all__ = ["election", "failure_detector", "membership", "own_state", "roster"]

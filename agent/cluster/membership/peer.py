@@ -1,38 +1,14 @@
-"""Peers: how this device says Hello, what it knows of another device, and what becomes of a suspect. Facts
-and rules, without I/O."""
+"""Peers: what this device knows of another device. Facts and rules, without I/O."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
-from zlib import crc32
 
 from edgepart.agent.cluster.membership.failure_detector import DetectorTiming, FrameGaps
 from edgepart.agent.cluster.state.events import Member
-from edgepart.agent.wire.control import ALIVE, DEAD, LEAVING, LEFT, SUSPECT, Doors, Hello, Sighting, Starved
-
-MAX_ASKED = 8
-"""The most members that are asked about a suspect; more members would not confirm it any better."""
-MAX_ASKED_OF_MANY = 3
-"""The same limit if more than MAX_ASKED devices are suspect: the questions about all of them have to fit into
-the network together."""
-
-
-@dataclass(frozen=True, slots=True)
-class OwnFacts:
-    """This device as its Hello describes it."""
-
-    node: str
-    name: str
-    boot: str
-    incarnation: int
-    """It is larger than at any earlier start; the driver writes it to disk."""
-    listen: tuple[str, ...] = ()
-    http: str = ""
-    version: str = ""
-    grpc: str | None = None
-    """As in Member."""
+from edgepart.agent.wire.control import ALIVE, LEAVING, Doors, Hello, Sighting, Starved
 
 
 @dataclass(slots=True)
@@ -80,6 +56,12 @@ class Peer:
     def standing(self) -> str:
         """The device's status as members see it."""
         return LEAVING if self.leaving and self.status == ALIVE else self.status
+
+    def hear(self, now: float) -> None:
+        """Note a frame from the device."""
+        if self.linked:
+            self.gaps.note(now - self.heard_at)
+        self.heard_at = now
 
     def starves(self, starved: Starved, now: float, timing: DetectorTiming) -> None:
         """Note what the device says about whether it is starved."""
@@ -138,33 +120,3 @@ class Peer:
             known = Member(self.node, name, *facts, note, self.grpc)
             self._row = known
         return known
-
-
-def choose_asked(me: str, about: str, alive: list[str], *, suspects: int = 1) -> list[str]:
-    """The nodes that `me` asks about a suspect: all that are alive or, if these are many, a few, chosen
-    differently for each suspect and each asker. `suspects`: the number of suspects.
-
-    >>> choose_asked("a", "b", ["c", "d"])
-    ['c', 'd']
-    """
-    most = MAX_ASKED if suspects <= MAX_ASKED else MAX_ASKED_OF_MANY
-    if len(alive) <= most:
-        return alive
-    first = crc32(f"{me}{about}".encode()) % len(alive)
-    return [alive[(first + at) % len(alive)] for at in range(most)]
-
-
-def judge_suspect(opinions: Iterable[str], *, out_of_patience: bool) -> str:
-    """The status of a suspect, by the newest opinions of the members that could be asked.
-
-    >>> judge_suspect([SUSPECT, ALIVE], out_of_patience=True), judge_suspect([SUSPECT], out_of_patience=False)
-    ('suspect', 'dead')
-    >>> judge_suspect([], out_of_patience=False), judge_suspect([], out_of_patience=True)
-    ('suspect', 'dead')
-    """
-    told = set(opinions)
-    if LEFT in told:
-        return LEFT
-    if ALIVE in told:
-        return SUSPECT
-    return DEAD if told or out_of_patience else SUSPECT

@@ -5,13 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from edgepart.agent.wire.control import Sighting
-
-
-def visible_state(sightings: Iterable[Sighting]) -> list[tuple[str, str]]:
-    """The part of a view in which a change counts: the node and the status of each sighting."""
-    return [(sighting.node, sighting.status) for sighting in sightings]
-
 
 class MemberViews:
     """The newest view of each member."""

@@ -6,13 +6,14 @@ planner/plans.
 """
 
 __all__ = [
-    "arrivals",
     "bindings",
     "candidates",
+    "card_book",
     "cards",
     "deployments",
     "drains",
     "drift",
+    "earlier_releases",
     "events",
     "judging",
     "kept_plans",

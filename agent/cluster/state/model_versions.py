@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from edgepart.agent.wire.control import Deployment, Deployments, ModelVersion, Prepare, Version
+from edgepart.agent.wire.control import Deployment, ModelVersion, Version
 from edgepart.agent.wire.inference import DeployOptions
 from edgepart.planner.errors import UsageError
 
@@ -97,23 +97,6 @@ def bury(entry: Deployment, version: Version) -> Deployment:
     return Deployment(
         entry.name, entry.model, 0, DeployOptions(), version, deleted=True, newest=newest_of(entry)
     )
-
-
-def without_versions(message: Deployments | Prepare) -> Deployments | Prepare:
-    """The message as members read it that do not know versions."""
-    if isinstance(message, Prepare):
-        return replace(message, number=0)
-    return Deployments(tuple(map(_without, message.entries)))
-
-
-def without_candidates(message: Deployments) -> Deployments:
-    """The message as members read it that know versions, and no candidates: those are deployments like any other."""
-    return Deployments(tuple(replace(entry, candidacy=None) for entry in message.entries))
-
-
-def _without(entry: Deployment) -> Deployment:
-    options = replace(entry.options, keep=DeployOptions().keep)
-    return replace(entry, options=options, number=0, newest=0, kept=(), asked=None, candidacy=None)
 
 
 def newest_of(entry: Deployment) -> int:

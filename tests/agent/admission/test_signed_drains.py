@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from edgepart.agent.admission.signed_drains import DrainSigner, refusal
 from edgepart.agent.cluster.core.core import Core
 from edgepart.agent.cluster.core.draining import Draining
-from edgepart.agent.cluster.membership.peer import OwnFacts
+from edgepart.agent.cluster.membership.own_state import OwnFacts
 from edgepart.agent.cluster.state.drains import DrainMap, is_signed, sign
 from edgepart.agent.cluster.state.events import (
     DrainRequested,

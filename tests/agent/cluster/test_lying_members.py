@@ -176,18 +176,18 @@ def test_a_report_of_a_plan_that_nobody_made_stops_no_planning(net: Lies, later:
 
 def test_a_card_that_cannot_be_read_leaves_its_device_out_with_the_reason_and_nobody_else(net: Lies) -> None:
     for node in (A, B):
-        net.core(node)._card_fault = lambda document: (
+        net.core(node).cards._find_fault = lambda document: (
             "its 'flops_per_s' is null" if b"null" in document else ""
         )
     net.say(Card(LIAR, b"null"))
-    net.until(lambda: net.core(A).card_faults == {LIAR: "its 'flops_per_s' is null"}, 60)
+    net.until(lambda: net.core(A).cards.faults == {LIAR: "its 'flops_per_s' is null"}, 60)
     net.until(lambda: net.devices(net.boxes[A], "net") == {A, B}, 60)
     net.deploy(A, "other")
     net.until(lambda: net.devices(net.boxes[B], "other") == {A, B}, 60)
     assert net.doubted() == {A, B}
     net.say(Card(LIAR, b"a card that can be read"))
     net.until(lambda: net.devices(net.boxes[A], "other") == {A, B, LIAR}, 90)
-    assert net.core(A).card_faults == {}
+    assert net.core(A).cards.faults == {}
 
 
 def test_what_a_device_measured_itself_counts_more_than_what_a_member_says() -> None:
@@ -233,7 +233,7 @@ def test_a_member_s_word_that_it_stores_a_model_counts(net: Lies) -> None:
     leader = net.core(A).leader
     claimed = replace(net.core(LIAR).follower.report(()), models=("5" * 64,))
     net.say(claimed, leader)
-    assert net.core(leader)._reports[LIAR].models == ("5" * 64,)
+    assert net.core(leader).leadership.reports[LIAR].models == ("5" * 64,)
 
 
 def test_one_gateway_s_latencies_have_no_plan_given_up() -> None:

@@ -28,8 +28,9 @@ def kept(count: int, spares: int | None, earlier: str = "") -> SimNet:
     net.start()
     for box in net.boxes.values():
         assert box.core is not None
-        planning = replace(box.core.timing.planning, spares=spares)
-        box.core.timing = replace(box.core.timing, planning=planning)
+        leadership = box.core.leadership
+        planning = replace(leadership.timing.planning, spares=spares)
+        leadership.timing = replace(leadership.timing, planning=planning)
     net.until(lambda: not net.settled_faults(), 10)
     net.deploy(A)
     net.run(60)
@@ -299,7 +300,7 @@ def test_where_states_are_mirrored_plans_of_before_do_for_losses_only_until_othe
     net.start(D)
     net.until(lambda: uses(net, A, B, C, D), 120)
     net.run(60)
-    controller = net.core(net.core(A).leader).controller
+    controller = net.core(net.core(A).leader).leadership.controller
     assert controller is not None
     plans = controller._cutovers["net"].plans
     assert plans.active is not None and len(plans.spares) == 4

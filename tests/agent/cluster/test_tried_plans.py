@@ -54,7 +54,7 @@ def test_a_wrong_plan_never_serves_and_the_next_best_does() -> None:
     standing = net.standings["net"]
     assert "is not served: y differs by 0.3" in standing.note
     leader = net.core(net.core(A).leader)
-    assert leader.controller is not None and leader.controller.count_refused() == {"net": 1}
+    assert leader.leadership.leads and leader.leadership.count_refused() == {"net": 1}
 
 
 def test_a_loss_waits_for_no_trial() -> None:

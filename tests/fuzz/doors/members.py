@@ -12,8 +12,7 @@ from collections.abc import Iterable
 
 from edgepart.agent.cluster.core.core import Core
 from edgepart.agent.cluster.membership.election import FREE_ROUNDS, MAX_LEAP_ROUNDS, term_round
-from edgepart.agent.cluster.membership.membership import MAX_INCARNATION_LEAP
-from edgepart.agent.cluster.membership.peer import OwnFacts
+from edgepart.agent.cluster.membership.own_state import MAX_INCARNATION_LEAP, OwnFacts
 from edgepart.agent.cluster.state import cards, deployments
 from edgepart.agent.cluster.state.events import (
     CardReady,

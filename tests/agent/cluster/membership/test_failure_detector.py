@@ -13,7 +13,7 @@ from edgepart.agent.cluster.leader.replan_policy import ClusterView, select_memb
 from edgepart.agent.cluster.membership.failure_detector import FrameGaps, SilenceTiming
 from edgepart.agent.cluster.membership.flapping import FlapTiming, LossHistory
 from edgepart.agent.cluster.membership.membership import Membership
-from edgepart.agent.cluster.membership.peer import MAX_ASKED, OwnFacts
+from edgepart.agent.cluster.membership.own_state import OwnFacts
 from edgepart.agent.cluster.state.events import (
     Effect,
     LinkDown,
@@ -25,7 +25,6 @@ from edgepart.agent.cluster.state.events import (
 from edgepart.agent.wire.control import (
     ALIVE,
     FLAPPING,
-    AskAbout,
     Card,
     Deployment,
     Heartbeat,
@@ -129,18 +128,6 @@ def crowd(count: int) -> Membership:
     for n in range(1, count):
         meet(core, f"{n:016x}", 0.0)
     return core
-
-
-def test_of_many_only_some_are_asked_and_others_about_each() -> None:
-    core = crowd(40)
-    asked = []
-    for n in (5, 6, 7, 8):
-        effects = core.handle(LinkDown(f"{n:016x}"), 0.1)
-        asked.append(
-            {e.node for e in effects if isinstance(e, SendMessage) and e.message == AskAbout(f"{n:016x}")}
-        )
-    assert all(len(some) == MAX_ASKED for some in asked)
-    assert len(set().union(*asked)) > 2 * MAX_ASKED
 
 
 def test_many_that_go_together_make_one_view_each() -> None:

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from edgepart.agent.cluster.membership.failure_detector import DetectorTiming
 from edgepart.agent.cluster.membership.membership import Membership
-from edgepart.agent.cluster.membership.peer import MAX_ASKED, MAX_ASKED_OF_MANY, OwnFacts, choose_asked
+from edgepart.agent.cluster.membership.own_state import OwnFacts
 from edgepart.agent.cluster.membership.redial import MAX_ADDRESSES, MAX_TARGETS
 from edgepart.agent.cluster.membership.roster import make_unique_names
+from edgepart.agent.cluster.membership.suspects import MAX_ASKED, choose_asked
 from edgepart.agent.cluster.state.events import (
     AddressesChanged,
     Connect,
@@ -123,14 +124,6 @@ def test_who_vouched_and_is_asked_no_more_keeps_nobody(core: Membership) -> None
     assert len(speaking) > MAX_ASKED
     quiet(core, 0.2, 1.0, *speaking)
     assert core.peers[B].status == DEAD
-
-
-def test_of_many_suspects_each_is_asked_about_less() -> None:
-    alive = [f"{number:016x}" for number in range(50)]
-    assert len(choose_asked(A, B, alive)) == MAX_ASKED
-    assert len(choose_asked(A, B, alive, suspects=MAX_ASKED + 1)) == MAX_ASKED_OF_MANY
-    assert choose_asked(A, B, alive[:2], suspects=MAX_ASKED + 1) == alive[:2]
-    assert len({tuple(choose_asked(node, B, alive)) for node in alive}) > 10
 
 
 def test_newcomers_that_come_together_are_told_the_same_view_and_later_ones_a_new_one(

@@ -18,12 +18,8 @@ from edgepart.agent.cluster.state.candidates import (
     share_of,
 )
 from edgepart.agent.cluster.state.deployments import DeploymentMap, from_json, to_json
-from edgepart.agent.cluster.state.model_versions import (
-    number_of,
-    without_candidates,
-    without_versions,
-)
-from edgepart.agent.wire.control import Deployment, Deployments, Standing, Version
+from edgepart.agent.cluster.state.model_versions import number_of
+from edgepart.agent.wire.control import Deployment, Standing, Version
 from edgepart.agent.wire.inference import NO_EPOCH, DeployOptions
 from edgepart.agent.wire.trials import TrialShare
 from edgepart.planner.errors import UsageError
@@ -252,19 +248,6 @@ def test_a_deployment_that_has_the_candidates_name_already_is_left_alone() -> No
     with pytest.raises(UsageError, match="which is no candidate"):
         there.propose("a", "net", "m3", 1, NONE, None, TEN)
     assert there.candidate("net") is None and there.put("a", "net.candidate", "m3", 1, NONE).number == 3
-
-
-# Members of earlier releases
-
-
-def test_a_member_that_knows_no_candidates_takes_none_away() -> None:
-    here = tried()
-    entry = here.set_share("a", "net", SHADOW)
-    for told in (without_candidates(Deployments((entry,))), without_versions(Deployments((entry,)))):
-        assert isinstance(told, Deployments) and told.entries[0].candidacy is None
-        assert here.merge(told.entries) == () and here.candidate("net") == entry
-        there = DeploymentMap(told.entries)
-        assert there.merge([entry]) == (entry,), "it learns of the candidacy once it is updated"
 
 
 @given(st.permutations(range(4)))

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgepart.agent.cluster.state.deployments import DeploymentMap, from_json, to_json
-from edgepart.agent.cluster.state.model_versions import asked_options, number_of, without_versions
-from edgepart.agent.wire.control import Deployment, Deployments, Version
+from edgepart.agent.cluster.state.model_versions import asked_options, number_of
+from edgepart.agent.wire.control import Version
 from edgepart.agent.wire.inference import DeployOptions
 from edgepart.planner.errors import UsageError
 
@@ -118,21 +118,3 @@ def test_what_failed_is_taken_back_and_its_number_is_not_given_again() -> None:
     here.set_aside("a", "net", "m4", "ends its process")
     after = here.put("a", "net", "m5", 1, DeployOptions())
     assert [one.number for one in after.kept] == [2], "a version that was set aside is not kept"
-
-
-def test_a_member_that_knows_no_versions_takes_none_away() -> None:
-    """It tells entries back as it got them: without the numbers, and with the version by which maps are merged."""
-    here = DeploymentMap()
-    here.put("a", "net", "m1", 1, DeployOptions(keep=3), DeployOptions(keep=3, bindings=1))
-    entry = here.put("a", "net", "m2", 1, DeployOptions(keep=3))
-    told = without_versions(Deployments((entry,)))
-    assert isinstance(told, Deployments)
-    assert told.entries == (Deployment("net", "m2", 1, DeployOptions(), entry.version),)
-    assert here.merge(told.entries) == ()
-    assert here.get("net") == entry
-    there = DeploymentMap(told.entries)
-    assert there.merge([entry]) == (entry,)
-    assert there == here
-    alone = DeploymentMap(told.entries)
-    assert number_of(alone.list_live()[0]) == 1
-    assert alone.put("a", "net", "m3", 1, DeployOptions()).number == 2
