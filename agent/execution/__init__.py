@@ -11,6 +11,7 @@ __all__ = [
     "executor",
     "nchwc_array",
     "nchwc_choice",
+    "outgoing",
     "places",
     "prepared",
     "schedule",
