@@ -1,7 +1,7 @@
-"""Execution of this device's part of a plan: its schedule, the copies that it makes, and its ONNX Runtime sessions.
+"""Execution of this device's part of a plan: its schedule, the requests that follow it, the copies that it
+makes, and the states that it keeps.
 
-May import: agent/cluster/state, agent/engines, agent/host, agent/trace, agent/wire, planner/errors, planner/figures,
-planner/plans, planner/region.
+May import: agent/cluster/state, agent/trace, agent/wire, planner/errors, planner/figures, planner/plans, planner/region.
 """
 
 __all__ = [
@@ -16,6 +16,5 @@ __all__ = [
     "prepared",
     "schedule",
     "sequences",
-    "sessions",
     "tasks",
 ]
