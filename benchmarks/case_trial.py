@@ -19,7 +19,7 @@ from onnx.backend.test.case.node import collect_testcases
 from onnx.backend.test.runner import Runner
 
 from edgepart.agent.engines.provider_sessions import ORT_ERRORS
-from edgepart.agent.execution.sessions import load_model
+from edgepart.agent.execution.runtime.loaded_models import load_model
 from edgepart.agent.verify.backend import to_value
 from edgepart.agent.verify.rehearsal import Rehearsal
 from edgepart.planner.errors import EdgepartError

@@ -37,7 +37,7 @@ from benchmarks.models.model import kept
 from benchmarks.serving import client_of, deploy, rest, settle
 from benchmarks.weights import folded
 from edgepart.agent.engines.provider_sessions import ENGINE_ERRORS, make_engine_session
-from edgepart.agent.execution.sessions import make_session, session_options
+from edgepart.agent.execution.runtime.cpu_sessions import make_session, session_options
 from edgepart.agent.verify.same_answer import largest_difference
 from edgepart.agent.wire.inference import DeployOptions
 from edgepart.cli.demo.command import slow_box
@@ -100,7 +100,7 @@ def find(name: str) -> Model:
 def bare_runs(model: Model, engine: str, threads: int) -> tuple[Callable[[], Any], Callable[[], Any] | None]:
     """A run of a session on the CPU, and one on the engine; None if it does not take the model, or `engine` is ""."""
     inputs = model.inputs(0)
-    cpu = make_session(str(model.path), session_options(threads, {}))
+    cpu = make_session(str(model.path), session_options(threads))
     asked = {one.name: inputs[one.name] for one in cpu.get_inputs()}
     outputs = [one.name for one in cpu.get_outputs()]
 
@@ -110,9 +110,7 @@ def bare_runs(model: Model, engine: str, threads: int) -> tuple[Callable[[], Any
     if not engine:
         return run(cpu), None
     try:
-        return run(cpu), run(
-            make_engine_session(engine, str(model.path), session_options(threads, {}), threads)
-        )
+        return run(cpu), run(make_engine_session(engine, str(model.path), session_options(threads), threads))
     except ENGINE_ERRORS as error:
         note(f"{model.name}: no bare session on {engine}: {error}")
         return run(cpu), None

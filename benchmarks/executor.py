@@ -22,7 +22,7 @@ import psutil
 from benchmarks.comparing import largest_difference
 from benchmarks.models import light, sample_inputs
 from edgepart.agent.execution.executor import Executor
-from edgepart.agent.execution.sessions import session_options
+from edgepart.agent.execution.runtime.cpu_sessions import session_options
 from edgepart.agent.measure.probe import probe_device
 from edgepart.agent.storage.store import Store
 from edgepart.agent.wire.inference import Epoch, RequestMessage, Tensors
@@ -71,7 +71,7 @@ class Bare:
     """One session over the whole file, with the options that the product gives its sessions."""
 
     def __init__(self, path: Path, threads: int) -> None:
-        options = session_options(threads, {})
+        options = session_options(threads)
         self._session: Any = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         self.names = [output.name for output in self._session.get_outputs()]
 

@@ -20,7 +20,7 @@ from benchmarks.generation_report import Figure, Likeness, at_least, at_most, ju
 from benchmarks.models.inputs import sound
 from benchmarks.models.model import package
 from benchmarks.serving import client_of, deploy, settle
-from edgepart.agent.execution.sessions import session_options
+from edgepart.agent.execution.runtime.cpu_sessions import session_options
 from edgepart.agent.wire.inference import DeployOptions
 from edgepart.cli.local import LocalAgent
 from edgepart.client.target import AgentTarget
@@ -203,7 +203,7 @@ def _detect(made: TextHosts, path: Path, split: str, count: int) -> int:
             await client.undeploy("vad")
 
     asyncio.run(begin())
-    session: Any = ort.InferenceSession(str(path), session_options(1, {}), providers=["CPUExecutionProvider"])
+    session: Any = ort.InferenceSession(str(path), session_options(1), providers=["CPUExecutionProvider"])
     state, rate = np.zeros((2, 1, 128), np.float32), np.array(16000, np.int64)
     heard, different = sound(0, VAD_SAMPLES + 256 * count).astype(np.float32), 0
     try:

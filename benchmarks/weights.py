@@ -30,7 +30,7 @@ from benchmarks.models.language import LanguageFolder, language_folder
 from benchmarks.models.model import kept
 from benchmarks.models.zoo import zoo_model
 from benchmarks.weights_boxes import BOXES, BoxCase, Served, serve
-from edgepart.agent.execution.sessions import load_model
+from edgepart.agent.execution.runtime.loaded_models import load_model
 from edgepart.agent.quantise.quantised_model import QuantisedModel
 from edgepart.agent.wire.inference import DeployOptions
 from edgepart.cli.output import note

@@ -39,7 +39,9 @@ ORT_ERRORS: tuple[type[Exception], ...] = (
 )
 """The errors that ONNX Runtime's Python interface raises; they have no common ancestor but Exception."""
 
-_FATAL_ONLY = 4
+LOG_FATAL_ONLY = 4
+"""ONNX Runtime's log level: only fatal errors, as its log bypasses ours. Requests cause the other messages, and the
+errors that are raised contain them."""
 _NO_CPU = "session.disable_cpu_ep_fallback"
 _RECORD = "session.record_ep_graph_assignment_info"
 MOST_NAMED = 5
@@ -67,7 +69,7 @@ def available_providers() -> tuple[str, ...]:
 def prepare_environment(kind: EngineKind) -> None:
     """Set the variables that the engine's provider reads when it is loaded, unless the user has set them, and keep ONNX
     Runtime's own log quiet, which bypasses ours."""
-    ort.set_default_logger_severity(_FATAL_ONLY)
+    ort.set_default_logger_severity(LOG_FATAL_ONLY)
     for name, value in kind.environment.items():
         os.environ.setdefault(name, value)
 

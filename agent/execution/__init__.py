@@ -1,7 +1,7 @@
-"""Execution of this device's part of a plan: its schedule, the copies that it makes, and its ONNX Runtime sessions.
+"""Execution of this device's part of a plan: its schedule, the requests that follow it, the copies that it
+makes, and the states that it keeps.
 
-May import: agent/cluster/state, agent/engines, agent/host, agent/trace, agent/wire, planner/errors, planner/figures,
-planner/plans, planner/region.
+May import: agent/cluster/state, agent/trace, agent/wire, planner/errors, planner/figures, planner/plans, planner/region.
 """
 
 __all__ = [
@@ -11,10 +11,10 @@ __all__ = [
     "executor",
     "nchwc_array",
     "nchwc_choice",
+    "outgoing",
     "places",
     "prepared",
     "schedule",
     "sequences",
-    "sessions",
     "tasks",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from edgepart.agent.wire.reduced_precision import RoundingTally
 
@@ -36,6 +36,17 @@ class Counters:
     """Bytes received, by node id; "" if the caller of `deliver` did not name the source."""
     rounding: dict[str, RoundingTally] = field(default_factory=dict)
     """Counts of rounded pieces, by deployment."""
+
+    def copy(self) -> Counters:
+        """These totals as they are now."""
+        return Counters(
+            self.requests_done,
+            self.requests_failed,
+            {key: replace(times, recent_s=times.recent_s.copy()) for key, times in self.segments.items()},
+            dict(self.sent_bytes),
+            dict(self.received_bytes),
+            {name: replace(tally) for name, tally in self.rounding.items()},
+        )
 
     def forget(self, deployment: str) -> None:
         """Drop what was counted of a deployment, which is not computed here any more."""

@@ -1,7 +1,8 @@
 """Measurements of this device, its links, its segments and other agents' clocks, and the collection of traces.
 
-May import: agent/cluster/state, agent/engines, agent/execution, agent/host, agent/net, agent/storage, agent/trace,
-agent/wire, agent/workers, planner/devices, planner/errors, planner/figures, planner/plans, planner/region.
+May import: agent/cluster/state, agent/engines, agent/execution, agent/execution/runtime, agent/host, agent/net,
+agent/storage, agent/trace, agent/wire, agent/workers, planner/devices, planner/errors, planner/figures, planner/plans,
+planner/region.
 """
 
 __all__ = [

@@ -23,7 +23,7 @@ from edgepart.agent.engines.provider_sessions import (
     ENGINE_ERRORS,
     make_engine_session,
 )
-from edgepart.agent.execution.sessions import make_session, session_options
+from edgepart.agent.execution.runtime.cpu_sessions import make_session, session_options
 from edgepart.agent.measure import probe_models
 from edgepart.agent.measure.calibration import calibrate
 from edgepart.agent.measure.probe_models import Trial
@@ -100,7 +100,7 @@ class EngineProbe:
         return session
 
     def _options(self) -> Any:
-        return session_options(self._threads, {})
+        return session_options(self._threads)
 
     def _timed(self, session: Any, x: Array) -> float:
         """The shortest time of a run in seconds, with the values in the engine's own memory if it has one."""

@@ -182,7 +182,7 @@ def _best_s(trial: Trial, threads: int, clock: Callable[[], float]) -> float:
 def _session(trial: Trial, threads: int) -> InferenceSession:
     import onnxruntime as ort  # The agent's process does not load it; the probe has its own (probe_process.py).
 
-    from edgepart.agent.execution.sessions import force_exact_int8_products
+    from edgepart.agent.execution.runtime.cpu_sessions import force_exact_int8_products
 
     options = ort.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1

@@ -93,13 +93,14 @@ def main(argument: str) -> None:
     """Print the seconds of the trials with the threads and cores of the argument."""
     threads, _, cpus = argument.partition(":")
     os.sched_setaffinity(0, {int(cpu) for cpu in cpus.split(",")})
-    from edgepart.agent.execution.sessions import make_session, session_options  # After the cores are set.
+    # Imported after the cores are set.
+    from edgepart.agent.execution.runtime.cpu_sessions import make_session, session_options
     from edgepart.agent.measure.probe_models import FAMILIES
 
     total_s = 0.0
     for name in TRIALS:
         trial = FAMILIES[name]
-        session = make_session(trial.model.SerializeToString(), session_options(int(threads), {}))
+        session = make_session(trial.model.SerializeToString(), session_options(int(threads)))
         session.run(None, {"x": trial.input})
         best_s, end, runs = float("inf"), time.perf_counter() + BUDGET_S, 0
         while runs < RUNS or time.perf_counter() < end:

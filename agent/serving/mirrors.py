@@ -21,7 +21,7 @@ from edgepart.planner.errors import ClusterError, FrameError
 log = logging.getLogger(__name__)
 
 SendStates = Callable[[str, StateMessage, Sequence[Value]], None]
-"""send(node id, message, values) sends to a member or to this device itself, as executor.Send does."""
+"""send(node id, message, values) sends to a member or to this device itself, as outgoing.SendValues does."""
 
 MIRRORED_BYTES = 128 << 10
 """About the most bytes of a message to a mirror. Tensors of requests wait behind it, for 1 ms at 1 Gbit/s."""

@@ -18,7 +18,7 @@ from math import inf
 
 from edgepart.agent.cluster.state.bindings import parent_of
 from edgepart.agent.cluster.state.judging import LoneRequests
-from edgepart.agent.execution.executor import SendValues
+from edgepart.agent.execution.outgoing import SendValues
 from edgepart.agent.execution.places import home_of
 from edgepart.agent.execution.schedule import check_pieces
 from edgepart.agent.execution.tasks import StepKind

@@ -1,8 +1,8 @@
 """Checks that a divided model gives the right answers: rehearsals, references, tolerances, tryouts and the ONNX backend.
 
-May import: agent/cluster/state, agent/engines, agent/execution, agent/host, agent/serving, agent/storage, agent/wire,
-planner/devices, planner/errors, planner/figures, planner/layout, planner/lowering, planner/model,
-planner/model/rewrites, planner/planner, planner/plans, planner/region, planner/search.
+May import: agent/cluster/state, agent/engines, agent/execution, agent/execution/runtime, agent/host, agent/serving,
+agent/storage, agent/wire, planner/devices, planner/errors, planner/figures, planner/layout, planner/lowering,
+planner/model, planner/model/rewrites, planner/planner, planner/plans, planner/region, planner/search.
 """
 
 __all__ = [

@@ -31,7 +31,7 @@ from onnx import (
 )
 from onnx.backend.base import Backend, BackendRep, Device, DeviceType, namedtupledict
 
-from edgepart.agent.execution.sessions import load_model
+from edgepart.agent.execution.runtime.loaded_models import load_model
 from edgepart.agent.verify.rehearsal import SHARES, DividedModel, Rehearsal
 from edgepart.agent.wire.tensors import Value
 from edgepart.planner.errors import EdgepartError, ModelError, RequestError, UsageError

@@ -20,7 +20,8 @@ from edgepart.agent.engines.catalogue import FLOAT32, kind_of
 from edgepart.agent.engines.provider_sessions import EngineRefuses
 from edgepart.agent.engines.verdicts import ADMITTED, FAILS, LIES, EngineVerdict
 from edgepart.agent.execution.prepared import describe_segment
-from edgepart.agent.execution.sessions import LoadedSegment, Weight, load_segment
+from edgepart.agent.execution.runtime.loaded_segments import LoadedSegment, load_segment
+from edgepart.agent.execution.runtime.segment_weights import Weight
 from edgepart.agent.verify import input_rounding
 from edgepart.agent.verify.same_answer import (
     QUANTISED_OPERATORS,

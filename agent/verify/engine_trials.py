@@ -135,14 +135,14 @@ def _read(data: bytes) -> EngineVerdict | str:
 def run_engine_trials(questions: Connection[Any, Any], store: Path, threads: int, idle_s: float) -> None:
     """Run the process: try segments until none comes for `idle_s`, or the agent is gone."""
     # Imported here because these import ONNX Runtime, which does not belong in the agent's own process.
-    from edgepart.agent.execution.sessions import Weight, weight_values
+    from edgepart.agent.execution.runtime.segment_weights import Weight, read_weights
     from edgepart.agent.verify.engine_trial import try_engine
 
     lower_priority(BESIDE_NICENESS)
     held = Store(store, alone=False)
 
     def weights(segment: Segment) -> Mapping[str, Weight]:
-        return weight_values(segment, lambda ref: held.file(ref.digest))
+        return read_weights(segment, lambda ref: held.file(ref.digest))
 
     def stage(name: str) -> None:
         questions.send_bytes(msgpack.packb(name))

@@ -2,8 +2,8 @@
 threads of its own.
 
 Each device does what an agent does: the schedules are those of agent/execution/schedule.py, the sessions those of
-agent/execution/sessions.py, and the gateway's part that of requester.py. All sessions are on the CPU, as this machine need
-not have the devices' engines. Sessions are made once; runs follow one another.
+agent/execution/runtime/sessions.py, and the gateway's part that of requester.py. All sessions are on the CPU, as this
+machine need not have the devices' engines. Sessions are made once; runs follow one another.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import numpy as np
 
 from edgepart.agent.engines.verdicts import on_cpu
 from edgepart.agent.execution.copies import Scratch
+from edgepart.agent.execution.runtime.sessions import Sessions
+from edgepart.agent.execution.runtime.shared_segments import SegmentCompiler
 from edgepart.agent.execution.schedule import Progress, make_schedule
-from edgepart.agent.execution.sessions import SegmentCompiler, Sessions
 from edgepart.agent.serving.active_plan import activate_plan, assemble_output, check_inputs, cut_inputs
 from edgepart.agent.wire.dtypes import element_dtype
 from edgepart.agent.wire.reduced_precision import RoundingTally, round_all

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from edgepart.agent.execution.sessions import load_model
+from edgepart.agent.execution.runtime.loaded_models import load_model
 from edgepart.agent.verify.same_answer import (
     Values,
     differences,

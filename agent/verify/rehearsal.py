@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from edgepart.agent.execution.sessions import SegmentCompiler
+from edgepart.agent.execution.runtime.shared_segments import SegmentCompiler
 from edgepart.agent.verify.local_run import LocalRun
 from edgepart.agent.wire.tensors import Value
 from edgepart.planner.devices.cluster import Cluster, Device

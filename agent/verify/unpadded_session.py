@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from edgepart.agent.execution.sessions import LoadedModel
+from edgepart.agent.execution.runtime.loaded_models import LoadedModel
 from edgepart.planner.model.load import read_model
 from edgepart.planner.model.rewrites.masked_positions import MASK
 from edgepart.planner.model.rewrites.merged_decoder import ALWAYS, CACHE_BRANCH, decide, is_merged

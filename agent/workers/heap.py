@@ -1,8 +1,8 @@
 """Heap: what the C library of a worker process is told about memory. A rule.
 
-Sessions have no arenas of their own (execution/sessions.py), so each run takes the memory of its large tensors from the
-system and gives it back. In pages of 4 kB that took a third of the time of a detector of text, whose tensors have up to
-tens of megabytes. In pages of 2 MB it takes next to none, and the process keeps no more memory than before.
+Sessions have no arenas of their own (execution/runtime/cpu_sessions.py), so each run takes the memory of its large tensors
+from the system and gives it back. In pages of 4 kB that took a third of the time of a detector of text, whose tensors have
+up to tens of megabytes. In pages of 2 MB it takes next to none, and the process keeps no more memory than before.
 """
 
 from __future__ import annotations

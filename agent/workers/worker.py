@@ -1,4 +1,5 @@
-"""Worker: the process that computes a device's part of one deployment. Door: ONNX Runtime's sessions, by sessions.py.
+"""Worker: the process that computes a device's part of one deployment. Door: ONNX Runtime's sessions
+(agent/execution/runtime).
 
 A model that crashes ONNX Runtime, loops without end or takes memory without bound harms this process only: the agent, its
 links and all other deployments go on. The worker knows no network and no cluster; orders.py defines the messages that it
@@ -21,15 +22,12 @@ from typing import Any, assert_never
 import numpy as np
 import onnxruntime as ort
 
+from edgepart.agent.engines.provider_sessions import LOG_FATAL_ONLY
 from edgepart.agent.execution.compile.cache import Compiled
 from edgepart.agent.execution.compile.compiler import Compiler
-from edgepart.agent.execution.sessions import (
-    LOG_FATAL_ONLY,
-    BoundRun,
-    LoadedSegment,
-    PreparedProgram,
-    Sessions,
-)
+from edgepart.agent.execution.runtime.loaded_models import BoundRun
+from edgepart.agent.execution.runtime.loaded_segments import LoadedSegment
+from edgepart.agent.execution.runtime.sessions import PreparedProgram, Sessions
 from edgepart.agent.host.process_memory import give_back, limit_own_memory, share_heaps
 from edgepart.agent.host.system import lower_priority
 from edgepart.agent.storage.store import Store

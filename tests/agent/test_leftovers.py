@@ -28,7 +28,7 @@ KEPT = {
     "_base.events._entries": "the event log, of which MOST_EVENTS are kept",
     "_base.log_lines._entries": "the lines of the log, of which some are kept",
     "_compute.starving._starvation._waits": "the last looks at how long threads waited for a CPU",
-    "_compute.executor._ended": "requests that ended, of which QueueLimits.remembered are kept",
+    "_compute.executor._requests._ended": "requests that ended, of which QueueLimits.remembered are kept",
     "_logic.driver.core._kept": "the versions on disk, tombstones included",
     "_logic.driver.core.deployments._entries": "tombstones, up to MAX_ENTRIES",
 }

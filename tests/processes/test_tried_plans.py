@@ -19,8 +19,8 @@ pytestmark = pytest.mark.processes
 SPOILING = """
 import sys
 if "edgepart.agent.workers.worker" in sys.orig_argv:
-    from edgepart.agent.execution import sessions
-    bind = sessions.LoadedModel.bind
+    from edgepart.agent.execution.runtime import loaded_models
+    bind = loaded_models.LoadedModel.bind
     def spoilt(self, inputs, outputs):
         bound = bind(self, inputs, outputs)
         right = bound.run
@@ -30,7 +30,7 @@ if "edgepart.agent.workers.worker" in sys.orig_argv:
                 one += 1
         bound.run = run
         return bound
-    sessions.LoadedModel.bind = spoilt
+    loaded_models.LoadedModel.bind = spoilt
 """
 
 

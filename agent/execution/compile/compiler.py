@@ -1,8 +1,9 @@
 """Compiling: optimises segments once, with the ports that a program keeps blocked, and loads the optimised models. Door:
 ONNX Runtime, /proc, the files of cache.py.
 
-Sessions are run by sessions.py. This module makes only the sessions that optimise a segment and those that load the result.
-A segment that cannot be compiled is refused with the reason, and sessions.py makes an ordinary session of it.
+Sessions are run by the room runtime/. This module makes only the sessions that optimise a segment and those that load the
+result. A segment that cannot be compiled is refused with the reason, and shared_segments.py has an ordinary session made of
+it.
 """
 
 from __future__ import annotations
@@ -29,15 +30,10 @@ from edgepart.agent.execution.compile.nchwc_crops import crop_in_blocks, shapes_
 from edgepart.agent.execution.nchwc_array import PLAIN, KeptBlocked, to_blocked, to_plain
 from edgepart.agent.execution.nchwc_choice import has_pictures, in_blocks, keep
 from edgepart.agent.execution.prepared import describe_segment
-from edgepart.agent.execution.sessions import (
-    LoadedSegment,
-    NotCompiled,
-    Weight,
-    make_session,
-    session_options,
-    with_external_weights,
-    wrap_session,
-)
+from edgepart.agent.execution.runtime.cpu_sessions import make_session, read_weights_below, session_options
+from edgepart.agent.execution.runtime.loaded_segments import LoadedSegment, wrap_session
+from edgepart.agent.execution.runtime.segment_weights import Weight, give_weights
+from edgepart.agent.execution.runtime.shared_segments import NotCompiled
 from edgepart.planner.plans.plan import Program, Segment, Transfer
 
 log = logging.getLogger(__name__)
@@ -73,9 +69,8 @@ class Compiler:
     def load(self, segment: Segment, ports: frozenset[str], weights: Weights) -> LoadedSegment:
         """Return a session whose `ports` are blocked. Raises NotCompiled, with the reason, if there is none."""
         model = self._model(segment, ports, weights)
-        options = session_options(self._threads, {}, ort.GraphOptimizationLevel.ORT_DISABLE_ALL)
-        root = str(self._compiled.root.resolve())
-        options.add_session_config_entry("session.model_external_initializers_file_folder_path", root)
+        options = session_options(self._threads, ort.GraphOptimizationLevel.ORT_DISABLE_ALL)
+        read_weights_below(self._compiled.root.resolve(), options)
         try:
             session = ort.InferenceSession(
                 model.SerializeToString(), options, providers=["CPUExecutionProvider"]
@@ -195,10 +190,8 @@ def _initializers(graph: GraphProto) -> Iterator[TensorProto]:
 
 def _optimise(model: ModelProto, weights: Mapping[str, Weight], threads: int, making: Path) -> ModelProto:
     """Return the model as ONNX Runtime optimises it for this processor. Its big initializers are in a file in `making`."""
-    values = {name: value for name, value in weights.items() if not isinstance(value, Path)}
-    files = {name: value for name, value in weights.items() if isinstance(value, Path)}
-    options = session_options(threads, values, ort.GraphOptimizationLevel.ORT_ENABLE_ALL)
-    data = with_external_weights(model, files, options) if files else model.SerializeToString()
+    options = session_options(threads, ort.GraphOptimizationLevel.ORT_ENABLE_ALL)
+    data = give_weights(model, weights, options)
     options.optimized_model_filepath = str(making / "model.onnx")
     for name, value in (
         ("session.optimized_model_external_initializers_file_name", "initializers"),
@@ -233,7 +226,7 @@ def block() -> int:
             return 0
         onnx.load_external_data_for_model(optimised, making)
     opened = nchwc.unwrap_ports(optimised, ports, ports)
-    options = session_options(1, {}, ort.GraphOptimizationLevel.ORT_DISABLE_ALL)
+    options = session_options(1, ort.GraphOptimizationLevel.ORT_DISABLE_ALL)
     session = ort.InferenceSession(opened.SerializeToString(), options, providers=["CPUExecutionProvider"])
     expected = np.einsum("oc,nchw->nohw", weight[:, :, 0, 0], x)
     for size in _BLOCKS:

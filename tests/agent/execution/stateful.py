@@ -13,7 +13,7 @@ import numpy as np
 from onnx import helper
 
 from edgepart.agent.execution.executor import Executor
-from edgepart.agent.execution.sessions import Sessions
+from edgepart.agent.execution.runtime.sessions import Sessions
 from edgepart.agent.wire.inference import Epoch, Failed, RequestMessage, SequenceStep, Tensors
 from edgepart.agent.wire.tensors import Value
 from edgepart.planner.plans.plan import (

@@ -14,9 +14,10 @@ import pytest
 
 from edgepart.agent.execution import tasks
 from edgepart.agent.execution.copies import Scratch
-from edgepart.agent.execution.executor import Executor, QueueLimits
+from edgepart.agent.execution.executor import Executor
 from edgepart.agent.execution.nchwc_array import PLAIN
-from edgepart.agent.execution.sessions import PreparedProgram, Sessions
+from edgepart.agent.execution.request_queue import QueueLimits
+from edgepart.agent.execution.runtime.sessions import PreparedProgram, Sessions
 from edgepart.agent.execution.tasks import START_TRANSFER
 from edgepart.agent.wire.inference import Epoch, Failed, RequestMessage, Tensors
 from edgepart.agent.wire.tensors import Value

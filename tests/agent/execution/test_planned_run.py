@@ -11,7 +11,7 @@ import pytest
 from benchmarks.models import light, sample_inputs
 
 from edgepart.agent.execution.executor import Executor
-from edgepart.agent.execution.sessions import Sessions
+from edgepart.agent.execution.runtime.sessions import Sessions
 from edgepart.agent.serving.requester import Requester
 from edgepart.agent.wire.inference import Cancel, EndSequence, Epoch, Failed, RequestMessage
 from edgepart.agent.wire.tensors import Value

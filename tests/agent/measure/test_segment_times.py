@@ -15,7 +15,7 @@ from edgepart.agent.cluster.state.events import DriftMeasured, LatencyMeasured, 
 from edgepart.agent.cluster.state.judging import LoneRequests
 from edgepart.agent.cluster.state.profiles import ProfileBook
 from edgepart.agent.execution.counters import SegmentTime
-from edgepart.agent.execution.sessions import PreparedProgram, Sessions
+from edgepart.agent.execution.runtime.sessions import PreparedProgram, Sessions
 from edgepart.agent.measure import segment_times
 from edgepart.agent.measure.segment_times import LEAST_RUNS, RECENT_RUNS, SegmentTimer
 from edgepart.agent.measure.starvation import ThreadTimes

@@ -22,7 +22,7 @@ from edgepart.agent.cluster.state.events import (
 )
 from edgepart.agent.execution.executor import Executor
 from edgepart.agent.execution.prepared import LoadUrgency, RunnableProgram
-from edgepart.agent.execution.sessions import Sessions
+from edgepart.agent.execution.runtime.sessions import Sessions
 from edgepart.agent.serving import loaded_plans
 from edgepart.agent.serving.arriving_weights import Arrived
 from edgepart.agent.serving.loaded_plans import LoadedPlans

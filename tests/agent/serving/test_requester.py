@@ -13,7 +13,7 @@ import pytest
 from edgepart.agent.execution.copies import Scratch
 from edgepart.agent.execution.executor import Executor
 from edgepart.agent.execution.nchwc_array import PLAIN
-from edgepart.agent.execution.sessions import Sessions
+from edgepart.agent.execution.runtime.sessions import Sessions
 from edgepart.agent.serving.active_plan import activate_plan
 from edgepart.agent.serving.request_state import RequestWindow
 from edgepart.agent.serving.requester import Requester

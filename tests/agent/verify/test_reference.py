@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from edgepart.agent.execution.sessions import load_model
+from edgepart.agent.execution.runtime.loaded_models import load_model
 from edgepart.agent.verify.reference import answer_last, make_reference
 from edgepart.agent.verify.same_answer import (
     TOLERANCE_FLOAT16,

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from edgepart.agent.cluster.state.events import RIGHT, WRONG, PlanTried, TryPlan
-from edgepart.agent.execution.sessions import load_model
+from edgepart.agent.execution.runtime.loaded_models import load_model
 from edgepart.agent.serving.loaded_plans import HeldPlan
 from edgepart.agent.text.sample_text import sample_blocks
 from edgepart.agent.verify.local_run import LocalRun, SequenceStates

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
-from edgepart.agent.execution.sessions import LoadedModel
+from edgepart.agent.execution.runtime.loaded_models import LoadedModel
 from edgepart.agent.verify.local_run import LocalRun
 from edgepart.agent.verify.reference import load_served, make_references, shapes_of
 from edgepart.agent.verify.unpadded_session import UnpaddedSession

@@ -12,8 +12,8 @@ import onnxruntime as ort
 import pytest
 
 from edgepart.agent.execution.executor import Executor
+from edgepart.agent.execution.runtime.sessions import Sessions
 from edgepart.agent.execution.schedule import Progress, make_schedule
-from edgepart.agent.execution.sessions import Sessions
 from edgepart.agent.storage.store import Store
 from edgepart.agent.verify.local_run import LocalRun
 from edgepart.agent.wire.inference import Epoch, RequestMessage, SequenceStep, Tensors

@@ -18,7 +18,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from edgepart.agent.execution.prepared import LoadUrgency
-from edgepart.agent.execution.sessions import Sessions
+from edgepart.agent.execution.runtime.sessions import Sessions
 from edgepart.agent.storage.store import Store
 from edgepart.agent.workers import supervisor
 from edgepart.agent.workers.orders import WorkerSettings

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from edgepart.agent.execution.sessions import load_segment
+from edgepart.agent.execution.runtime.loaded_segments import load_segment
 from edgepart.agent.verify.local_run import LocalRun
 from edgepart.agent.verify.reference import run_alone
 from edgepart.planner.access import accesses

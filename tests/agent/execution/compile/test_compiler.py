@@ -21,7 +21,9 @@ from edgepart.agent.execution.compile import compiler as compiling
 from edgepart.agent.execution.compile.cache import Compiled
 from edgepart.agent.execution.compile.compiler import Compiler, block
 from edgepart.agent.execution.nchwc_array import to_blocked, to_plain
-from edgepart.agent.execution.sessions import AS_PLANNED, NotCompiled, PreparedProgram, Sessions, load_segment
+from edgepart.agent.execution.runtime.loaded_segments import AS_PLANNED, load_segment
+from edgepart.agent.execution.runtime.sessions import PreparedProgram, Sessions
+from edgepart.agent.execution.runtime.shared_segments import NotCompiled
 from edgepart.agent.verify.local_run import LocalRun
 from edgepart.planner.devices.cluster import Cluster, Device
 from edgepart.planner.layout.strategy import Problem
