@@ -108,8 +108,9 @@ from edgepart.agent.wire.control import (
 from edgepart.agent.wire.frames import Frame
 from edgepart.agent.wire.inference import Epoch
 from edgepart.agent.wire.queries import ONE_WAY
+from edgepart.agent.workers.device_workers import Workers
+from edgepart.agent.workers.engine_watch import EngineWatch
 from edgepart.agent.workers.orders import WorkerSettings
-from edgepart.agent.workers.supervisor import EngineWatch, Workers
 from edgepart.planner.devices.cluster import Device
 
 REST = 2.0
