@@ -1,4 +1,4 @@
-"""The service: runs one agent, from its start to an orderly end; wiring.py makes its parts. Door: everything.
+"""The service: runs one agent, from its start to an orderly end; wiring/ makes its parts. Door: everything.
 
 Start: state files, the probe, links, cluster logic, HTTP, gRPC, then READY, and discovery. Stop: the agent announces
 that it leaves, and serves until others have taken over (shutdown.py). Then it takes no new requests, says
@@ -57,7 +57,10 @@ from edgepart.agent.wire.control import LEFT, REMOVED, Drain
 from edgepart.agent.wire.frames import Frame
 from edgepart.agent.wire.queries import ONE_WAY
 from edgepart.agent.wire.versions import understands
-from edgepart.agent.wiring import AgentBase, make_compute, make_links, make_logic
+from edgepart.agent.wiring.base import AgentBase
+from edgepart.agent.wiring.computation import make_compute
+from edgepart.agent.wiring.links import make_links
+from edgepart.agent.wiring.logic import make_logic
 from edgepart.planner.devices.cluster import Device
 from edgepart.planner.errors import FrameError, Removed
 
@@ -142,16 +145,17 @@ class Agent:
         base.ending.callback(listener.close)
         listen = self._links.transport.listen(*options.listen)
         self._logic = make_logic(base, self._links, self._compute, self, listen, listener)
+        clients = self._logic.clients
         self._connect(within(device, options.memory_limit_bytes, resident_bytes()), engines.left_out)
         self._remeasurement = Remeasurement(device, kept, made_with, self._is_quiet, self._device_measured)
         base.ending.callback(self._leave)
         self._logic.driver.start()
-        base.ending.push_async_callback(self._logic.http.stop)
-        await self._logic.http.start()
-        base.ending.push_async_callback(self._logic.grpc.close)
-        await self._logic.grpc.open()
+        base.ending.push_async_callback(clients.http.stop)
+        await clients.http.start()
+        base.ending.push_async_callback(clients.grpc.close)
+        await clients.grpc.open()
         self._tell_doors()
-        where, http, grpc = reachable_text(listen), self._logic.http.url, self._logic.grpc.address
+        where, http, grpc = reachable_text(listen), clients.http.url, clients.grpc.address
         base.ending.callback(base.files.withdraw)
         announce = lambda: base.files.announce(base.name, where, http, grpc)  # noqa: E731
         await base.disk.write("addresses", announce)
@@ -181,7 +185,7 @@ class Agent:
             links.post,
             compute.serving,
             self._measuring,
-            self._logic.tracing,
+            self._logic.clients.tracing,
             links.renewal,
             links.drain_signer,
         )
@@ -198,7 +202,7 @@ class Agent:
 
     def _tell_doors(self) -> None:
         """Tell the members where clients of other machines reach this agent's gRPC server."""
-        bound = self._logic.grpc.bound
+        bound = self._logic.clients.grpc.bound
         self.post(events.DoorsOpened("" if bound is None else own_addresses(bound)[0]))
 
     def _hear_hint(self, event: events.Event) -> None:
@@ -243,7 +247,7 @@ class Agent:
         task = asyncio.create_task(repeat(what, begin), name=what)
         self._base.ending.push_async_callback(_cancel_and_wait, task)
 
-    # What the parts tell (wiring.py's Reactions)
+    # What the parts tell (Reactions of wiring/base.py)
 
     def frame(self, node: str, channel: str, frame: Frame) -> None:
         """Take a frame; called in the transport's threads."""

@@ -27,8 +27,8 @@ from edgepart.agent.measure.probe import probe_device
 from edgepart.agent.storage.store import Store
 from edgepart.agent.wire.inference import Epoch, RequestMessage, Tensors
 from edgepart.agent.wire.tensors import Value
+from edgepart.agent.workers.device_workers import Workers
 from edgepart.agent.workers.orders import WorkerSettings
-from edgepart.agent.workers.supervisor import Workers
 from edgepart.planner.devices.cluster import Cluster
 from edgepart.planner.errors import InternalError
 from edgepart.planner.layout.strategy import Problem

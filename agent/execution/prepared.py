@@ -29,7 +29,7 @@ class LoadUrgency(IntEnum):
 
 
 class RunnableProgram(Protocol):
-    """A program that can be run, in this process (sessions.py) or in a worker (supervisor.py)."""
+    """A program that can be run, in this process (sessions.py) or in a worker (remote_program.py)."""
 
     @property
     def program(self) -> Program: ...

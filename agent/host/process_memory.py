@@ -129,7 +129,7 @@ def _clean_mappings(smaps: Iterable[str], folder: str) -> Iterator[tuple[int, in
 
 
 class Others(Protocol):
-    """The processes that count towards the limit with this one: the workers (supervisor.py)."""
+    """The processes that count towards the limit with this one: the workers (device_workers.py)."""
 
     def own_bytes(self) -> int: ...
 

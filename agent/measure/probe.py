@@ -27,8 +27,8 @@ from edgepart.agent.execution.executor import Executor
 from edgepart.agent.host.system import memory, text_of, thread_times
 from edgepart.agent.measure.starvation import wait_between
 from edgepart.agent.wire.inference import NO_EPOCH, Tensors
+from edgepart.agent.workers.device_workers import Workers
 from edgepart.agent.workers.orders import WorkerSettings
-from edgepart.agent.workers.supervisor import Workers
 from edgepart.planner.devices.cluster import FIXED_S, Cluster, Device, Link
 from edgepart.planner.devices.cluster_json import cluster_to_json
 from edgepart.planner.errors import Unavailable, UsageError

@@ -4,4 +4,4 @@ May import: agent/cluster/state, agent/engines, agent/execution, agent/execution
 agent/host, agent/storage, agent/wire, planner/errors, planner/plans, planner/region.
 """
 
-__all__ = ["orders", "supervisor"]
+__all__ = ["device_workers", "engine_watch", "orders"]

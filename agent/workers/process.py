@@ -5,14 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import pickle
-import signal
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -21,36 +19,11 @@ from edgepart.agent.host.child_process import deaf
 from edgepart.agent.host.system import own_bytes
 from edgepart.agent.workers import orders
 from edgepart.agent.workers.channel import Channel
+from edgepart.agent.workers.death import Death
 from edgepart.agent.workers.heap import ask_for_huge_pages
 from edgepart.planner.errors import Unavailable
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Death:
-    """The way in which a worker process ended."""
-
-    status: int
-    """The exit status, or minus the signal that ended the process, as in subprocess."""
-    why: str = ""
-    """The reason for which the agent ended the process; "" if the agent did not."""
-
-    @property
-    def ordered(self) -> bool:
-        return bool(self.why)
-
-    @property
-    def is_crash(self) -> bool:
-        """Whether a model ended the process. SIGKILL is no crash: people send it, and the kernel if memory runs out."""
-        return not self.ordered and self.status != -signal.SIGKILL
-
-    def __str__(self) -> str:
-        if self.ordered:
-            return f"was ended ({self.why})"
-        if self.status >= 0:
-            return f"ended with status {self.status}"
-        return f"ended with {signal.Signals(-self.status).name}"
 
 
 class WorkerEnded(Exception):
@@ -69,7 +42,7 @@ class WorkerProcess:
         name: str,
         settings: orders.WorkerSettings,
         memory: int,
-        ended: Callable[[WorkerProcess], None],
+        ended: Callable[[WorkerProcess], object],
     ) -> None:
         """Start the process; it can be used after `await_ready`. `memory` is the file descriptor of the shared memory.
         `ended` is called, in a thread of its own, when the process has ended. Raises Unavailable if it cannot be
@@ -110,9 +83,8 @@ class WorkerProcess:
             raise Unavailable(f"a worker process {death} before it could work") from error
         waiting = threading.Thread(target=self._wait, args=[self._ended], name="edgepart-worker", daemon=True)
         waiting.start()
-        del (
-            self._ended
-        )  # It refers to the worker, which refers to this: neither would go before a garbage collection.
+        # It refers to the supervisor, which refers to this: neither would go before a garbage collection.
+        del self._ended
 
     def ask(self, order: orders.Order) -> tuple[Any, ...]:
         """Send an order and return its answer. Raises WorkerEnded."""
@@ -142,6 +114,19 @@ class WorkerProcess:
             self._why = why
             self._process.kill()
 
+    def kill_later(self, seconds: float, find_reason: Callable[[], str]) -> threading.Timer:
+        """End the process after so many seconds, unless `find_reason`, which a thread of its own then calls, returns
+        ""."""
+
+        def end() -> None:
+            if why := find_reason():
+                self.kill(why)
+
+        timer = threading.Timer(seconds, end)
+        timer.daemon = True
+        timer.start()
+        return timer
+
     def death(self) -> Death:
         """The way in which the process ended. A process that only closed its connections is ended after a second."""
         try:
@@ -165,7 +150,7 @@ class WorkerProcess:
         except OSError as error:
             log.debug("a worker was not told: %s", error)
 
-    def _wait(self, ended: Callable[[WorkerProcess], None]) -> None:
+    def _wait(self, ended: Callable[[WorkerProcess], object]) -> None:
         self._process.wait()
         ended(self)
         with self._telling, self._asking, self._exchanging:

@@ -3,7 +3,7 @@
 
 A model that crashes ONNX Runtime, loops without end or takes memory without bound harms this process only: the agent, its
 links and all other deployments go on. The worker knows no network and no cluster; orders.py defines the messages that it
-gets. supervisor.py starts it as `python -m edgepart.agent.workers.worker`; it ends when the agent does.
+gets. process.py starts it as `python -m edgepart.agent.workers.worker`; it ends when the agent does.
 """
 
 from __future__ import annotations

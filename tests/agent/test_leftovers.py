@@ -67,7 +67,7 @@ async def use(agent: Agent, folder: Path, name: str) -> None:
         [helper.make_node("MatMul", ["x", "w"], ["y"])], "g", ends[:1], ends[1:], [weight]
     )
     save_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
-    node, x = agent._logic.node, np.ones((rows, 4), np.float32)
+    node, x = agent._logic.clients.node, np.ones((rows, 4), np.float32)
     await node.deploy(name, path.parent, DeployOptions(), ProgressLines(60).report)
     answer = await node.infer(name, {"x": x}, None, 60.0)
     assert np.array_equal(answer.outputs["y"], np.full((rows, 4), 4 * rows, np.float32))

@@ -103,11 +103,11 @@ def renamed(given: Path, folder: Path) -> Path:
 
 async def deploy(agent: Agent, folder: Path, **wanted: Any) -> dict[str, Any]:
     lines = ProgressLines(60)
-    return await agent._logic.node.deploy("net", folder, DeployOptions(**wanted), lines.report)
+    return await agent._logic.clients.node.deploy("net", folder, DeployOptions(**wanted), lines.report)
 
 
 async def answer(agent: Agent) -> Any:
-    return (await agent._logic.node.infer("net", {"x": X}, None, 30.0)).outputs["y"]
+    return (await agent._logic.clients.node.infer("net", {"x": X}, None, 30.0)).outputs["y"]
 
 
 def test_from_start_to_stop(state: Path, tmp_path: Path) -> None:
@@ -117,13 +117,13 @@ def test_from_start_to_stop(state: Path, tmp_path: Path) -> None:
         document = await deploy(agent, model_in(tmp_path / "m", "Neg"))
         assert document["devices"] == ["box"]
         assert np.array_equal(await answer(agent), -X)
-        assert agent._logic.node.status()["leader"] == "box"
-        assert [device["name"] for device in agent._logic.node.devices()["devices"]] == ["box"]
+        assert agent._logic.clients.node.status()["leader"] == "box"
+        assert [device["name"] for device in agent._logic.clients.node.devices()["devices"]] == ["box"]
         standing = agent._logic.driver.core.standings["net"]
         agent._logic.driver.core.standings["net"] = replace(standing, note="one device is faster")
-        assert agent._logic.node.models()[0].note == "one device is faster"
-        assert agent._logic.node.plan("net")["shares"]["y"] == {"box": "whole"}
-        assert agent._logic.node.ready(None) == agent._logic.node.ready("net") == (True, "")
+        assert agent._logic.clients.node.models()[0].note == "one device is faster"
+        assert agent._logic.clients.node.plan("net")["shares"]["y"] == {"box": "whole"}
+        assert agent._logic.clients.node.ready(None) == agent._logic.clients.node.ready("net") == (True, "")
         assert agent._is_progressing()
         assert (state / "agent.json").exists()
 
@@ -132,7 +132,7 @@ def test_from_start_to_stop(state: Path, tmp_path: Path) -> None:
     terms = StateFiles(state).term
 
     async def again(agent: Agent) -> None:
-        while not agent._logic.node.ready("net")[0]:
+        while not agent._logic.clients.node.ready("net")[0]:
             await asyncio.sleep(0.02)
         assert np.array_equal(await answer(agent), -X)
 
@@ -149,7 +149,7 @@ def test_whoever_deploys_is_told_for_how_long_the_same_has_been_done(
 
     async def work(agent: Agent) -> None:
         folder = model_in(tmp_path / "m", "Neg")
-        await agent._logic.node.deploy(
+        await agent._logic.clients.node.deploy(
             "net", folder, DeployOptions(), lambda text, done, total: told.append(text)
         )
 
@@ -162,7 +162,7 @@ def test_a_stored_model_is_deployed_again_with_other_options_and_under_another_n
     state: Path, tmp_path: Path
 ) -> None:
     async def work(agent: Agent) -> None:
-        node = agent._logic.node
+        node = agent._logic.clients.node
         await deploy(agent, model_in(tmp_path / "m", "Neg"))
         model = model_digest([tmp_path / "m" / "Neg.onnx"])
         shutil.rmtree(tmp_path / "m")
@@ -189,16 +189,16 @@ def test_what_fails_leaves_what_was_deployed(state: Path, tmp_path: Path) -> Non
         ):
             with pytest.raises(kind):
                 await deploy(agent, folder, **wanted)
-            assert agent._logic.node.models() == []
+            assert agent._logic.clients.node.models() == []
         await deploy(agent, tmp_path / "m")
         with pytest.raises(Infeasible):
             await deploy(agent, model_in(tmp_path / "n", "Abs"), memory_limit_bytes=1)
         assert np.array_equal(await answer(agent), -X)
-        (card,) = agent._logic.node.models()
+        (card,) = agent._logic.clients.node.models()
         assert (card.version, card.kept_versions) == ("2", ()), "version 1 failed, and so did version 3"
-        assert agent._logic.node.uploading == 0
+        assert agent._logic.clients.node.uploading == 0
         await agent._logic.maintenance.collect()
-        while not agent._logic.node.ready("net")[0]:
+        while not agent._logic.clients.node.ready("net")[0]:
             await asyncio.sleep(0.02)
         assert np.array_equal(await answer(agent), -X)
         await deploy(agent, tmp_path / "n")
@@ -212,15 +212,15 @@ def test_what_nothing_uses_is_deleted_and_nothing_else(state: Path, tmp_path: Pa
         store = agent._base.store
         await deploy(agent, model_in(tmp_path / "m", "Neg"))
         junk = store.put_bytes(b"junk")
-        agent._logic.node.uploading += 1
+        agent._logic.clients.node.uploading += 1
         await agent._logic.maintenance.collect()
         assert store.has(junk)  # somebody uploads: what it needs is not known yet
-        agent._logic.node.uploading -= 1
+        agent._logic.clients.node.uploading -= 1
         await agent._logic.maintenance.collect()
         assert not store.has(junk)
         assert len(store.models()) == 1
         assert np.array_equal(await answer(agent), -X)
-        await agent._logic.node.undeploy("net")
+        await agent._logic.clients.node.undeploy("net")
         while agent._compute.plans.active("net"):
             await asyncio.sleep(0.02)
         await agent._logic.maintenance.collect()
@@ -232,7 +232,7 @@ def test_what_nothing_uses_is_deleted_and_nothing_else(state: Path, tmp_path: Pa
 
 def test_models_of_kept_versions_stay_and_those_of_older_ones_go(state: Path, tmp_path: Path) -> None:
     async def work(agent: Agent) -> None:
-        store, node = agent._base.store, agent._logic.node
+        store, node = agent._base.store, agent._logic.clients.node
         folders = [model_in(tmp_path / operator, operator) for operator in ("Neg", "Abs", "Floor")]
         digests = [model_digest([*folder.glob("*.onnx")]) for folder in folders]
         for folder in folders:
@@ -254,7 +254,7 @@ def test_models_of_kept_versions_stay_and_those_of_older_ones_go(state: Path, tm
 
 def test_a_candidate_is_tried_in_the_shadow_and_promoted(state: Path, tmp_path: Path) -> None:
     async def work(agent: Agent) -> None:
-        node, core = agent._logic.node, agent._logic.driver.core
+        node, core = agent._logic.clients.node, agent._logic.driver.core
         quiet = lambda *_: None  # noqa: E731
         await deploy(agent, model_in(tmp_path / "Neg", "Neg"))
         other = model_in(tmp_path / "Abs", "Abs", rows=5)
@@ -337,9 +337,9 @@ def test_a_start_that_fails_half_way_is_undone(state: Path, which: str) -> None:
 
 def test_grpc_is_announced_and_leaves_nothing_behind(state: Path) -> None:
     async def work(agent: Agent) -> None:
-        address = agent._logic.grpc.address
+        address = agent._logic.clients.grpc.address
         assert (
-            agent._logic.node.status()["grpc"]
+            agent._logic.clients.node.status()["grpc"]
             == address
             == json.loads((state / "agent.json").read_text())["grpc"]
         )
@@ -354,9 +354,9 @@ def test_an_agent_serves_without_grpc_where_its_port_is_taken(state: Path) -> No
         where = taken.getsockname()
 
         async def work(agent: Agent) -> None:
-            status = agent._logic.node.status()
+            status = agent._logic.clients.node.status()
             assert status["grpc"] is None and str(where[1]) in status["grpc_trouble"] and status["http"]
-            checks = {one["name"]: one for one in (await agent._logic.node.doctor())["checks"]}
+            checks = {one["name"]: one for one in (await agent._logic.clients.node.doctor())["checks"]}
             assert checks["gRPC"]["level"] == "bad" and checks["gRPC"]["text"] == status["grpc_trouble"]
 
         run(state, work, grpc=where)

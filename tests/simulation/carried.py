@@ -78,7 +78,7 @@ class Carrier:
         """The sequences for whose states it waits."""
         return [sequence for _, sequence in self.exchange._resumptions]
 
-    # What it is told, as in agent/wiring.py and agent/serving/loaded_plans.py
+    # What it is told, as in agent/wiring/computation.py and agent/serving/loaded_plans.py
 
     def loaded(self, key: PlanId) -> None:
         """Handle a plan that this device holds from now on."""

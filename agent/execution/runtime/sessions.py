@@ -57,7 +57,7 @@ class PreparedProgram:
         overwrites: Sequence[tuple[int, int]] = (),
     ) -> list[Value]:
         """Run segment number `segment` on a value for each input port, and return one for each output port. Raises
-        RequestError. `wanted` is not called: it is for programs whose runs may have to wait (supervisor.py). Nothing is
+        RequestError. `wanted` is not called: it is for programs whose runs may have to wait (segment_runs.py). Nothing is
         overwritten."""
         return self.loaded[segment].run(inputs)
 

@@ -14,9 +14,11 @@ import pytest
 from edgepart.agent.engines.catalogue import EngineKind
 from edgepart.agent.engines.verdicts import CRASHES, FAILS, HANGS, EngineVerdict, VerdictBook
 from edgepart.agent.storage.store import Store
-from edgepart.agent.workers import supervisor
+from edgepart.agent.workers import engine_watch, loading, segment_runs
+from edgepart.agent.workers.device_workers import Workers
+from edgepart.agent.workers.engine_watch import EngineWatch
 from edgepart.agent.workers.orders import WorkerSettings
-from edgepart.agent.workers.supervisor import EngineWatch, RemoteProgram, Workers
+from edgepart.agent.workers.remote_program import RemoteProgram
 from edgepart.planner.errors import RequestError, WorkerDied
 from edgepart.planner.plans.plan import Program, Receive, Run, Segment
 from edgepart.planner.region import Array
@@ -107,7 +109,7 @@ def test_an_engine_that_hangs_while_sessions_are_made_is_left(
     bench: Bench, right: Array, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        supervisor, "kind_of", lambda name: EngineKind(name, "LabExecutionProvider", trial_s=3.0)
+        loading, "kind_of", lambda name: EngineKind(name, "LabExecutionProvider", trial_s=3.0)
     )
     give_lab_engine(monkeypatch, "lab,hangs=Conv")
     program = bench.prepare()
@@ -158,8 +160,8 @@ def stop_when_running(program: RemoteProgram) -> None:
 def test_an_engine_that_hangs_while_it_serves_is_left(
     bench: Bench, right: Array, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisor, "GRACE_S", 0.1)
-    monkeypatch.setattr(supervisor, "ENGINE_HANGS_S", 0.5)
+    monkeypatch.setattr(segment_runs, "GRACE_S", 0.1)
+    monkeypatch.setattr(engine_watch, "ENGINE_HANGS_S", 0.5)
     give_lab_engine(monkeypatch, "lab,hangs=Conv@2")
     program = bench.prepare()
     stop_when_running(program)
@@ -172,7 +174,7 @@ def test_an_engine_that_hangs_while_it_serves_is_left(
 def test_a_run_that_is_only_long_is_no_fault_of_its_engine(
     bench: Bench, right: Array, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisor, "GRACE_S", 0.1)
+    monkeypatch.setattr(segment_runs, "GRACE_S", 0.1)
     give_lab_engine(monkeypatch, "lab,hangs=Conv@2")
     program = bench.prepare()
     stop_when_running(program)

@@ -18,8 +18,9 @@ from edgepart.agent.storage.store import Store
 from edgepart.agent.verify.local_run import LocalRun
 from edgepart.agent.wire.inference import Epoch, RequestMessage, SequenceStep, Tensors
 from edgepart.agent.wire.tensors import Value
+from edgepart.agent.workers.device_workers import Workers
 from edgepart.agent.workers.orders import WorkerSettings
-from edgepart.agent.workers.supervisor import RemoteProgram, Workers
+from edgepart.agent.workers.remote_program import RemoteProgram
 from edgepart.planner.devices.cluster import Cluster, Device
 from edgepart.planner.layout.strategy import Problem
 from edgepart.planner.model.blobs import pack_constant
@@ -27,7 +28,7 @@ from edgepart.planner.model.stateful import load_with_states
 from edgepart.planner.planner import choose_plan
 from edgepart.planner.plans.plan import GATEWAY, Run
 from edgepart.planner.region import Array
-from tests.agent.workers.test_supervisor import kill
+from tests.agent.workers.bench import kill
 from tests.planner.model.test_context_shapes import HEADS, buffered
 
 BOUND_S = 60.0
@@ -110,7 +111,7 @@ def test_a_worker_writes_the_caches_where_they_are_and_computes_the_same(there: 
     )
     states = zeros(there)
     copies: list[Any] = list(zeros(here))
-    offsets = [there.worker.memory.offset(one) for one in states]
+    offsets = [there.exchange.memory.offset(one) for one in states]
     assert None not in offsets
     for number in range(3):
         progress, twin = begun(there, number, states), begun(here, number, copies)
@@ -124,7 +125,7 @@ def test_a_worker_writes_the_caches_where_they_are_and_computes_the_same(there: 
         progress.done(found)
         twin.done(expected)
         kept: Any = progress.keep_state()
-        assert [there.worker.memory.offset(one) for one in kept] == offsets
+        assert [there.exchange.memory.offset(one) for one in kept] == offsets
         assert all(one is other for one, other in zip(kept, states, strict=True))
         copies = list(twin.keep_state())
         assert np.count_nonzero(states[0].any(axis=(0, 1, 3))) == number + 1  # one more row
