@@ -129,10 +129,11 @@ class RequestQueue:
             self.tasks[message.request] = task
             if task.exact:
                 self._trials.add(message.request)
+        # First of all: whoever knows the request's name must not be able to end it by a frame that contradicts it.
+        if not may_send(task.installed, message, source):
+            return ()
         try:
             check_same_request(task, message)
-            if not may_send(task.installed, message, source):
-                return ()
             if message.transfer != START_TRANSFER:
                 task.progress.keep_pieces(message.transfer, values)
         except FrameError as error:

@@ -168,6 +168,20 @@ def test_a_step_has_the_device_to_itself_until_it_has_taken_long() -> None:
     assert device.next_of("n") == "second"
 
 
+def test_only_who_has_a_part_in_a_request_can_end_it_by_contradicting_it() -> None:
+    device = Device("m")
+    device.take("m", "r", 6)
+    for contradiction in (
+        Tensors("m", Epoch(3, 2), f"{GATE}/0/r", 7, ()),
+        Tensors("n", EPOCH, f"{GATE}/0/r", 7, ()),
+        Tensors("m", EPOCH, f"{GATE}/0/r", 7, (), likely=1),
+    ):
+        assert device.queue.take(contradiction, [], "node-a", 0) == (), "The plan has it come from b."
+        assert f"{GATE}/0/r" in device.queue.tasks
+    ((_, failed, _),) = device.queue.take(Tensors("m", Epoch(3, 2), f"{GATE}/0/r", 7, ()), [], "node-b", 0)
+    assert isinstance(failed, Failed) and not device.queue.tasks
+
+
 def test_a_request_whose_step_is_being_done_is_stopped_with_it() -> None:
     device = Device("m")
     device.take("m", "r", 6, 7)
