@@ -103,8 +103,7 @@ class Worker:
         """Forget a program."""
         self._loading.drop(program)
         program.fault = program.fault or "its plan is not loaded here any more"
-        process = self._supervisor.process
-        if process is not None:
+        for process in self._supervisor.processes:
             process.tell(orders.ReleaseProgram(program.number))
 
     def close(self) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from edgepart.agent.engines.catalogue import kind_of
 from edgepart.agent.engines.verdicts import FAILS, HANGS
+from edgepart.agent.workers import orders
 from edgepart.agent.workers.blame import Blame
 from edgepart.agent.workers.engine_watch import EngineWatch
 from edgepart.agent.workers.process import WorkerEnded, WorkerProcess
@@ -91,6 +92,7 @@ class ProgramLoading:
         for program in programs:
             try:
                 self.load(process, program, lambda _: None)
+                self._note_loaded(process, program)
             except WorkerEnded as end:
                 death = process.death()
                 log.error("worker of %s %s while it loaded its programs again", self._name, death)
@@ -104,6 +106,16 @@ class ProgramLoading:
             except EdgepartError as error:
                 program.fault = str(error)
         return True
+
+    def _note_loaded(self, process: WorkerProcess, program: ProgramExchange) -> None:
+        """Note that the program was loaded again. What kept it from being loaded before has passed; and if it was dropped
+        meanwhile, the process need not keep it."""
+        with self._lock:
+            is_wanted = program.number in self._programs
+            if is_wanted:
+                program.fault = ""
+        if not is_wanted:
+            process.tell(orders.ReleaseProgram(program.number))
 
     def abandon(self, process: WorkerProcess) -> None:
         """End the loading of the present program after ABANDONED_S, as nothing waits for it any longer."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from edgepart.agent.workers import orders
 from edgepart.agent.workers.death import Death
@@ -63,6 +63,12 @@ class Supervisor:
         with self._state:
             return self._process
 
+    @property
+    def processes(self) -> Collection[WorkerProcess]:
+        """The process, or the one that is being started and may have programs already."""
+        with self._state:
+            return {one for one in (self._process, self._starting) if one is not None}
+
     def ensure(self) -> WorkerProcess:
         """The process; if there is none, it is started and loads all programs. The caller holds `ordering`. Raises
         Unavailable if it cannot be started."""
@@ -85,13 +91,13 @@ class Supervisor:
                     process.kill(NOT_COMPUTED_HERE)
                 process.await_ready()
                 loaded = self._restore(process)
+                with self._state:
+                    if loaded and not self._closed.is_set():
+                        self._process = process
+                        return process
             finally:
                 with self._state:
                     self._starting = None
-            with self._state:
-                if loaded and not self._closed.is_set():
-                    self._process = process
-                    return process
             process.kill(NOT_COMPUTED_HERE)
             process.death()
 

@@ -4,17 +4,30 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from edgepart.agent.workers import loading
+from edgepart.agent.workers import loading, orders
+from edgepart.agent.workers.process import WorkerProcess
+from edgepart.agent.workers.program_exchange import ProgramExchange
 from edgepart.planner.errors import CrashError, InternalError, Unavailable
 from edgepart.planner.plans.plan import Segment
 from tests.agent import handmade
-from tests.agent.workers.bench import LOWEST, Bench, counting, divide, division, in_a_thread, port, process_of
+from tests.agent.workers.bench import (
+    LOWEST,
+    Bench,
+    counting,
+    divide,
+    division,
+    in_a_thread,
+    kill,
+    port,
+    process_of,
+)
 from tests.waiting import eventually
 
 
@@ -65,6 +78,61 @@ def test_weights_take_of_the_limit_what_they_take_and_no_more(tmp_path: Path, co
         assert found.shape == (1, 2048) and not found.any()
     finally:
         bench.workers.stop()
+
+
+def weighing(bench: Bench, value: float) -> tuple[Segment, Path]:
+    """A segment that adds a weight, and the file of that weight."""
+    weight = np.full((1, 2), value, np.float32)
+    path = bench.store.path(bench.store.put_bytes(weight.tobytes()))
+    node = helper.make_node("Add", ["x", "w"], ["y"])
+    ports = [port("x", 1, 2)], [port("y", 1, 2)]
+    return handmade.segment([node], *ports, weights=[handmade.weight_ref("w", weight)]), path
+
+
+def test_what_could_not_be_loaded_again_serves_once_it_can_be(bench: Bench) -> None:
+    segment, weight = weighing(bench, 3.0)
+    program = bench.prepare(segment)
+    weight.rename(weight.with_name("away"))
+    before = process_of(program)
+    kill(program)
+    eventually(lambda: program.runs._supervisor.process not in (None, before))
+    with pytest.raises(Unavailable, match="cannot be run"):
+        program.run(0, [np.zeros((1, 2), np.float32)])
+    weight.with_name("away").rename(weight)
+    before = process_of(program)
+    kill(program)
+    eventually(lambda: program.runs._supervisor.process not in (None, before))
+    (found,) = program.run(0, [np.zeros((1, 2), np.float32)])
+    assert found.tolist() == [[3.0, 3.0]]
+
+
+def test_a_program_released_while_a_process_starts_is_not_kept_there(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = bench.prepare(division())
+    program = bench.prepare(weighing(bench, 5.0)[0])
+    worker = bench.workers._workers["net", "digest"]
+    told: list[tuple[WorkerProcess, object]] = []
+    load, tell = worker._loading.load, WorkerProcess.tell
+
+    def release_then_load(
+        process: WorkerProcess, one: ProgramExchange, rest: Callable[[float], None]
+    ) -> None:
+        if one is program.exchange:
+            worker.release(one)
+        load(process, one, rest)
+
+    def note(process: WorkerProcess, order: orders.Order) -> None:
+        told.append((process, order))
+        tell(process, order)
+
+    monkeypatch.setattr(worker._loading, "load", release_then_load)
+    monkeypatch.setattr(WorkerProcess, "tell", note)
+    before = process_of(other)
+    kill(other)
+    eventually(lambda: other.runs._supervisor.process not in (None, before))
+    assert divide(other, 9, 2) == [4, 4]
+    assert (process_of(other), orders.ReleaseProgram(program.exchange.number)) == told[-1]
 
 
 def all_stand_still(pid: int) -> bool:
