@@ -7,7 +7,10 @@ planner/errors, planner/plans, planner/report.
 
 __all__ = [
     "candidate_texts",
+    "deployment_name",
     "device_choice",
+    "inference_request",
+    "model_card",
     "node",
     "notices",
     "progress",

@@ -19,22 +19,14 @@ from edgepart.agent.api.candidate_deployments import (
     DeploymentSteps,
     StoredModel,
 )
-from edgepart.agent.api.candidate_requests import AskedInference, CandidateRequests
+from edgepart.agent.api.candidate_requests import CandidateRequests
+from edgepart.agent.api.deployed_model import DeployedCandidate, DeployedModel, DeployedVersion
 from edgepart.agent.api.device_choice import check_devices
 from edgepart.agent.api.drain import DrainService, SignEntry
+from edgepart.agent.api.inference_request import AskedInference, InferResult, SequenceTurn
+from edgepart.agent.api.model_card import BindingStatus, CandidateCard, ModelCard, SequenceFigures
 from edgepart.agent.api.progress import StandingProgress
-from edgepart.agent.api.protocol import (
-    BindingStatus,
-    CandidateCard,
-    DeployedCandidate,
-    DeployedModel,
-    DeployedVersion,
-    InferResult,
-    ModelCard,
-    Progress,
-    SequenceFigures,
-    SequenceTurn,
-)
+from edgepart.agent.api.stages import Progress
 from edgepart.agent.chronicle.event_log import EventLog
 from edgepart.agent.chronicle.log_lines import LogLine
 from edgepart.agent.chronicle.numbered_log import NumberedLog
