@@ -23,11 +23,11 @@ from edgepart.agent.admission.joining import Doorkeeper
 from edgepart.agent.admission.renewal import CertificateRenewal
 from edgepart.agent.admission.signed_drains import DrainSigner
 from edgepart.agent.api.candidate_texts import CandidateTexts
-from edgepart.agent.api.node import (
+from edgepart.agent.api.node import NodeApi
+from edgepart.agent.api.node_parts import (
     Diagnostics,
     ManagementActions,
     ModelFiles,
-    NodeApi,
     NodeIdentity,
     RequestServing,
 )

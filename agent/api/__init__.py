@@ -12,6 +12,7 @@ __all__ = [
     "inference_request",
     "model_card",
     "node",
+    "node_parts",
     "notices",
     "progress",
     "protocol",

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, astuple, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,16 @@ from edgepart.agent.api.candidate_deployments import (
 from edgepart.agent.api.candidate_requests import CandidateRequests
 from edgepart.agent.api.deployed_model import DeployedCandidate, DeployedModel, DeployedVersion
 from edgepart.agent.api.device_choice import check_devices
-from edgepart.agent.api.drain import DrainService, SignEntry
+from edgepart.agent.api.drain import DrainService
 from edgepart.agent.api.inference_request import AskedInference, InferResult, SequenceTurn
 from edgepart.agent.api.model_card import BindingStatus, CandidateCard, ModelCard, SequenceFigures
+from edgepart.agent.api.node_parts import (
+    Diagnostics,
+    ManagementActions,
+    ModelFiles,
+    NodeIdentity,
+    RequestServing,
+)
 from edgepart.agent.api.progress import StandingProgress
 from edgepart.agent.api.stages import Progress
 from edgepart.agent.chronicle.event_log import EventLog
@@ -38,16 +45,10 @@ from edgepart.agent.cluster.state import cards, events, judging
 from edgepart.agent.cluster.state.bindings import is_variant, read_binding
 from edgepart.agent.cluster.state.model_versions import asked_options, number_of
 from edgepart.agent.doctor.diagnosis import name_clash_notes
-from edgepart.agent.doctor.report import DoctorReport, own_names
+from edgepart.agent.doctor.report import own_names
 from edgepart.agent.engines.verdicts import verdicts_to_json
 from edgepart.agent.measure.starvation import describe_starvation
-from edgepart.agent.measure.trace_collector import TraceCollector
-from edgepart.agent.serving.loaded_plans import HeldPlan, LoadedPlans
-from edgepart.agent.serving.request_gatherer import RequestGatherer
-from edgepart.agent.serving.sequences import Sequences
-from edgepart.agent.serving.shape_routing import ShapeRouter
-from edgepart.agent.storage.store import Store
-from edgepart.agent.text.token_sequences import TokenSequences
+from edgepart.agent.serving.loaded_plans import HeldPlan
 from edgepart.agent.wire.codec import json_record
 from edgepart.agent.wire.control import UNLOADABLE, Deployment, DeviceWeights, Standing, Starved
 from edgepart.agent.wire.inference import NO_EPOCH, DeployOptions, Epoch
@@ -55,7 +56,7 @@ from edgepart.agent.wire.trials import TrialShare
 from edgepart.planner import errors
 from edgepart.planner.devices.cluster_json import cluster_to_json
 from edgepart.planner.errors import ClusterError, EdgepartError, ModelError, Unavailable, UnknownDeployment
-from edgepart.planner.plans.plan import Plan, ValueInfo, plan_from_bytes
+from edgepart.planner.plans.plan import Plan, plan_from_bytes
 from edgepart.planner.plans.reduced_precision import EXACT
 
 FINAL = (
@@ -71,84 +72,6 @@ FINAL = (
 
 COMPARING_S = 60.0
 """How long a user who deploys waits to be told how far rounded answers are off, once the model serves."""
-
-
-@dataclass(frozen=True)
-class NodeIdentity:
-    """This device's name, its cluster and where its clients connect."""
-
-    name: str
-    fingerprint: str
-    """The fingerprint of the cluster's CA, in hex."""
-    http: Callable[[], str]
-    """Returns the URL of this agent's HTTP API; "" while it does not listen."""
-    grpc: Callable[[], str]
-    """Returns the address of this agent's gRPC server; "" while it does not listen."""
-    grpc_trouble: Callable[[], str]
-    """Returns why it does not listen although it is to; "" if there is no trouble."""
-
-
-@dataclass(frozen=True)
-class RequestServing:
-    """The parts that answer requests here, and their counters."""
-
-    plans: LoadedPlans
-    router: ShapeRouter
-    gatherer: RequestGatherer
-    sequences: Sequences
-    tokens: TokenSequences
-    kept: Callable[[], tuple[int, int, int]]
-    """Returns Executor.count_sequences."""
-    mirrored_bytes: Callable[[], int]
-    """Returns the bytes that copies of other devices' states take here."""
-    latencies: Callable[[], Mapping[tuple[str, Epoch], Sequence[float]]]
-    """Returns the seconds that requests took that ran alone on this gateway, by deployment and epoch."""
-    computed: Callable[[], int]
-    """Returns the number of requests of which this device has computed its part."""
-    workers_ended: Callable[[], Mapping[str, int]]
-    """Returns the number of worker processes that ended unexpectedly here, by deployment."""
-
-
-@dataclass(frozen=True)
-class ModelFiles:
-    """The store of models, and the function that examines new ones in a process of its own."""
-
-    store: Store
-    examine: Callable[
-        [Path, DeployOptions],
-        tuple[Sequence[str], Sequence[Path], DeployOptions, tuple[Sequence[ValueInfo], Sequence[ValueInfo]]],
-    ]
-    """Returns notes about a model, its files, the options with the shapes that are assumed and the states that were found,
-    and its inputs and outputs."""
-    fetch: Callable[[str, Sequence[str]], Awaitable[None]]
-    """(digest, nodes): returns once the model is in the store. Raises Unavailable if none of the nodes has it."""
-
-
-@dataclass(frozen=True)
-class ManagementActions:
-    """The functions that carry out what users ask for."""
-
-    post: Callable[[events.Event], None]
-    sealed: SignEntry
-    """Has a user's request about drains signed."""
-    written: Callable[[], Awaitable[None]]
-    """Waits until all waiting writes of state files were tried."""
-
-
-@dataclass(frozen=True)
-class Diagnostics:
-    """The parts that describe the state of this device to people."""
-
-    tracing: TraceCollector
-    doctor: DoctorReport
-    security: Callable[[], dict[str, Any]]
-    """Returns the report on certificates and the charter (agent/admission/renewal.py)."""
-    disk: Callable[[], Mapping[str, Any]]
-    """Returns the state of the disk (agent/maintenance.py)."""
-    events: EventLog
-    log_lines: NumberedLog[LogLine]
-    traffic: Callable[[], Mapping[str, Mapping[str, int]]]
-    """Returns what went over this agent's links, by node: "sent_bytes" and "received_bytes"."""
 
 
 class NodeApi:
