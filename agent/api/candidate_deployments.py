@@ -9,13 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from edgepart.agent.api.known_deployments import KnownDeployments
 from edgepart.agent.api.stages import Progress
 from edgepart.agent.cluster.core.core import Core
 from edgepart.agent.cluster.state import events
-from edgepart.agent.cluster.state.candidates import (
-    find_misfits,
-    is_promoted,
-)
+from edgepart.agent.cluster.state.candidates import find_misfits, is_promoted
 from edgepart.agent.cluster.state.model_versions import number_of
 from edgepart.agent.wire.control import Deployment
 from edgepart.agent.wire.inference import DeployOptions
@@ -49,17 +47,14 @@ class DeploymentSteps:
     post: Callable[[events.Event], None]
     written: Callable[[], Awaitable[None]]
     """Waits until all waiting writes of state files were tried."""
-    serving: Callable[[str], Plan | None]
-    """The plan by which a deployment serves here; None if it does not."""
-    trouble: Callable[[Deployment], str]
-    """Why a deployment cannot answer now; "" if it can."""
 
 
 class CandidateDeployments:
-    """For the event loop's thread. Names are those of deployments that exist."""
+    """For the event loop's thread. Raises UnknownDeployment for names under which nothing is deployed."""
 
-    def __init__(self, core: Core, steps: DeploymentSteps) -> None:
+    def __init__(self, core: Core, known: KnownDeployments, steps: DeploymentSteps) -> None:
         self._core = core
+        self._known = known
         self._steps = steps
 
     async def deploy(
@@ -80,13 +75,14 @@ class CandidateDeployments:
         return answer | {"candidate_of": parent, "share": share.percent, "shadow": share.shadow}
 
     def _serving(self, parent: str) -> Plan:
-        """The plan of the deployment. Raises Unavailable if it does not serve."""
-        plan = self._steps.serving(parent)
-        if plan is None:
+        """The plan of the deployment. Raises UnknownDeployment; Unavailable if it does not serve."""
+        self._known.entry(parent)
+        active = self._known.active(parent)
+        if active is None:
             raise Unavailable(
                 f"{parent!r} does not serve yet, so that a candidate cannot be compared with it. Nothing was deployed"
             )
-        return plan
+        return active[1].plan
 
     def _check_fit(self, parent: str, serving: Plan, found: StoredModel) -> None:
         """Raises UsageError if requests for the deployment do not fit the model, or its answers are others."""
@@ -104,15 +100,14 @@ class CandidateDeployments:
 
     async def share(self, parent: str, share: TrialShare) -> None:
         """Give the candidate another share, once it is on this device's disk."""
-        self._core.deployments.trial(parent)
+        self._find(parent)
         self._steps.post(events.ShareRequested(parent, share))
         await self._steps.written()
 
     async def promote(self, parent: str, progress: Progress) -> dict[str, Any]:
         """Promote the candidate, as Node.promote says."""
-        candidate, before = self._core.deployments.trial(parent), self._core.deployments.get(parent)
-        assert before is not None
-        if not is_promoted(before, candidate) and (why := self._steps.trouble(candidate)):
+        before, candidate = self._find(parent)
+        if not is_promoted(before, candidate) and (why := self._known.trouble(candidate)):
             raise Unavailable(
                 f"version {number_of(candidate)}, the candidate of {parent!r}, does not serve: {why}. Nothing was changed"
             )
@@ -126,7 +121,11 @@ class CandidateDeployments:
 
     async def discard(self, parent: str) -> str:
         """Give the candidate up; returns its number."""
-        candidate = self._core.deployments.trial(parent)
+        _, candidate = self._find(parent)
         self._steps.post(events.UndeployRequested(candidate.name, candidate.version))
         await self._steps.written()
         return str(number_of(candidate))
+
+    def _find(self, parent: str) -> tuple[Deployment, Deployment]:
+        """The deployment and its candidate. Raises UnknownDeployment; UsageError if it has none."""
+        return self._known.entry(parent), self._core.deployments.trial(parent)

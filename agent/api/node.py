@@ -24,6 +24,7 @@ from edgepart.agent.api.deployed_model import DeployedCandidate, DeployedModel, 
 from edgepart.agent.api.device_choice import check_devices
 from edgepart.agent.api.drain import DrainService
 from edgepart.agent.api.inference_request import AskedInference, InferResult, SequenceTurn
+from edgepart.agent.api.known_deployments import KnownDeployments
 from edgepart.agent.api.model_card import BindingStatus, CandidateCard, ModelCard, SequenceFigures
 from edgepart.agent.api.node_parts import (
     Diagnostics,
@@ -38,9 +39,7 @@ from edgepart.agent.chronicle.event_log import EventLog
 from edgepart.agent.chronicle.log_lines import LogLine
 from edgepart.agent.chronicle.numbered_log import NumberedLog
 from edgepart.agent.cluster.core.core import Core
-from edgepart.agent.cluster.leader.status import describe_set_aside
 from edgepart.agent.cluster.membership.election import term_round
-from edgepart.agent.cluster.membership.roster import replace_node_ids
 from edgepart.agent.cluster.state import cards, events, judging
 from edgepart.agent.cluster.state.bindings import is_variant, read_binding
 from edgepart.agent.cluster.state.model_versions import asked_options, number_of
@@ -55,8 +54,8 @@ from edgepart.agent.wire.inference import NO_EPOCH, DeployOptions, Epoch
 from edgepart.agent.wire.trials import TrialShare
 from edgepart.planner import errors
 from edgepart.planner.devices.cluster_json import cluster_to_json
-from edgepart.planner.errors import ClusterError, EdgepartError, ModelError, Unavailable, UnknownDeployment
-from edgepart.planner.plans.plan import Plan, plan_from_bytes
+from edgepart.planner.errors import ClusterError, EdgepartError, ModelError, Unavailable
+from edgepart.planner.plans.plan import Plan
 from edgepart.planner.plans.reduced_precision import EXACT
 
 FINAL = (
@@ -94,25 +93,25 @@ class NodeApi:
         self._diagnostics = diagnostics
         self._plans = inference.plans
         self._router = inference.router
+        self._known = KnownDeployments(core, inference.plans)
         self._post = management.post
         self._residents = DrainService(core, management.post, management.sealed)
         self.trials = CandidateRequests(
             lambda: core.deployments,
             self._infer,
-            self._trouble,
+            self._known.trouble,
             inference.sequences,
             diagnostics.events,
             random.Random(),
         )
         self._candidates = CandidateDeployments(
             core,
+            self._known,
             DeploymentSteps(
                 self._take_in,
                 self._await_service,
                 management.post,
                 management.written,
-                self._serving_plan,
-                self._trouble,
             ),
         )
         self._started = time.monotonic()
@@ -146,37 +145,12 @@ class NodeApi:
 
     def ready(self, model: str | None) -> tuple[bool, str]:
         if model is not None:
-            why = self._trouble(self._entry(model))
-            return not why, why
-        if not self._core.leader:
-            return False, "no leader is elected yet"
-        # Deployments that are set aside do not count: their models are at fault, and the others are served. Nor do
-        # candidates: the deployments that they may replace serve without them.
-        told = (
-            (entry.name, self._trouble(entry))
-            for entry in self._core.deployments.in_use()
-            if entry.candidacy is None
-        )
-        why = "; ".join(f"{name}: {why}" for name, why in told if why)
+            why = self._known.trouble(self._known.entry(model))
+        elif not self._core.leader:
+            why = "no leader is elected yet"
+        else:
+            why = self._known.troubles()
         return not why, why
-
-    def _trouble(self, entry: Deployment) -> str:
-        """Why requests cannot be answered now; "" if they can, or if they wait for a plan that is on its
-        way."""
-        active = self._plans.active(entry.name)
-        if active is None:
-            return self._text(entry)
-        standing = self._find_standing(entry)
-        if standing is None or standing.state not in ("waiting", "failed"):
-            return ""
-        held, here = active[1], {member.node for member in self._core.membership.members()}
-        lacking = [
-            [name for name in part.devices if held.nodes[name] not in here] for part in held.plan.parts
-        ]
-        if not all(lacking):
-            return ""
-        gone = ", ".join(dict.fromkeys(name for part in lacking for name in part))
-        return f"its plan needs {gone}, lost or gone, and there is no other plan: {self._name_members(standing.text)}"
 
     # Models
 
@@ -207,14 +181,14 @@ class NodeApi:
 
     def model(self, name: str) -> ModelCard | None:
         entry = self._core.deployments.get(name)
-        return None if entry is None or entry.deleted else self._card(entry)
+        return None if entry is None else self._card(entry)
 
     def _card(self, entry: Deployment) -> ModelCard:
         active = self._plans.active(entry.name)
         kept = tuple(str(one.number) for one in entry.kept)
         parent = "" if entry.candidacy is None else entry.candidacy.parent
         if active is None:
-            text, aside = self._text(entry), bool(entry.fault)
+            text, aside = self._known.describe(entry), bool(entry.fault)
             return ModelCard(
                 entry.name,
                 text,
@@ -241,10 +215,10 @@ class NodeApi:
             devices=tuple(plan.programs),
             why=plan.why,
             predicted_latency_s=plan.predicted_latency_s,
-            trouble=self._trouble(entry),
+            trouble=self._known.trouble(entry),
             note=self._note(entry),
             transfer_dtype=plan.rounded_to or EXACT,
-            rounding=self._describe_rounding(entry),
+            rounding=self._known.rounding(entry),
             quantised=_describe_weights(entry.options),
             model_digest=entry.model,
             version=str(number),
@@ -290,54 +264,26 @@ class NodeApi:
             *(BindingStatus(shapes, "waiting for a plan") for shapes in self._router.waiting_shapes(name)),
         )
 
-    def _find_standing(self, entry: Deployment) -> Standing | None:
-        standing = self._core.standings.get(entry.name)
-        return standing if standing is not None and standing.version == entry.version else None
-
     def _state(self, entry: Deployment) -> str:
         if entry.fault:
             return "set aside"
-        standing = self._find_standing(entry)
+        standing = self._known.standing(entry)
         return standing.state if standing else "serving"
 
     def _weights(self, entry: Deployment) -> tuple[DeviceWeights, ...]:
-        standing = self._find_standing(entry)
+        standing = self._known.standing(entry)
         return standing.weights if standing else ()
 
     def _covered(self, entry: Deployment, devices: tuple[str, ...]) -> tuple[str, ...]:
-        standing = self._find_standing(entry)
+        standing = self._known.standing(entry)
         return tuple(name for name in devices if standing and name in standing.covered)
-
-    def _text(self, entry: Deployment) -> str:
-        if entry.fault:
-            return describe_set_aside(entry.name, entry.fault)
-        standing = self._find_standing(entry)
-        return self._name_members(standing.text) if standing else "waiting for the leader"
-
-    def _name_members(self, text: str) -> str:
-        """The text with the names of members in place of node ids."""
-        return replace_node_ids(
-            text, {member.node: member.name for member in self._core.membership.members()}
-        )
 
     def _note(self, entry: Deployment) -> str:
         """The leader's note on the deployment's plan, and this gateway's on batches; "" if there is none."""
-        standing = self._find_standing(entry)
+        standing = self._known.standing(entry)
         batches = self._inference.gatherer.note(entry.name), self._inference.tokens.note(entry.name)
         notes = (standing.note if standing else "", *batches)
         return "; ".join(filter(None, notes))
-
-    def _describe_rounding(self, entry: Deployment) -> str:
-        """How far the deployment's answers are off because transfers are rounded; "" if that is not known."""
-        standing = self._find_standing(entry)
-        return standing.rounding if standing else ""
-
-    def _entry(self, name: str) -> Deployment:
-        entry = self._core.deployments.get(name)
-        if entry is None or entry.deleted:
-            there = ", ".join(e.name for e in self._core.deployments.list_live()) or "nothing"
-            raise UnknownDeployment(f"nothing is deployed as {name!r}; deployed: {there}")
-        return entry
 
     async def infer(
         self,
@@ -352,15 +298,15 @@ class NodeApi:
         asked = AskedInference(inputs, outputs, deadline_s, sequence)
         if not drawn:
             return await self.trials.infer_only(model, asked)
-        return await self.trials.infer(self._entry(model), asked)
+        return await self.trials.infer(self._known.entry(model), asked)
 
     async def _infer(self, entry: Deployment, asked: AskedInference) -> InferResult:
         """Answer a request by this deployment."""
         began = time.perf_counter()
         model, inputs, outputs, sequence = entry.name, asked.inputs, asked.outputs or (), asked.sequence
         if entry.fault:
-            raise errors.CrashError(self._text(entry))
-        if why := self._trouble(entry):
+            raise errors.CrashError(self._known.describe(entry))
+        if why := self._known.trouble(entry):
             raise Unavailable(f"{model!r} is not served now: {why}")
         try:
             if sequence is None:
@@ -378,7 +324,7 @@ class NodeApi:
                     end=sequence.end,
                 )
         except (ClusterError, TimeoutError) as error:
-            if why := self._trouble(entry):
+            if why := self._known.trouble(entry):
                 raise Unavailable(f"{model!r} is not served now: {why}") from error
             raise
         took_s = time.perf_counter() - began
@@ -459,7 +405,6 @@ class NodeApi:
     async def deploy_candidate(
         self, name: str, given: Path | str, options: DeployOptions, share: TrialShare, progress: Progress
     ) -> dict[str, Any]:
-        self._entry(name)
         self.uploading += 1
         try:
             return await self._candidates.deploy(name, given, options, share, progress)
@@ -467,7 +412,6 @@ class NodeApi:
             self.uploading -= 1
 
     async def share(self, name: str, share: TrialShare) -> CandidateCard:
-        self._entry(name)
         await self._candidates.share(name, share)
         card = self.trials.card(name)
         if card is None:
@@ -475,23 +419,17 @@ class NodeApi:
         return card
 
     async def promote(self, name: str, progress: Progress) -> dict[str, Any]:
-        self._entry(name)
         return await self._candidates.promote(name, progress)
 
     async def discard(self, name: str) -> str:
-        self._entry(name)
         return await self._candidates.discard(name)
-
-    def _serving_plan(self, name: str) -> Plan | None:
-        active = self._plans.active(name)
-        return None if active is None else active[1].plan
 
     async def stop(self) -> None:
         """End what goes on beside requests."""
         await self.trials.stop()
 
     async def rollback(self, name: str, to: int | None, progress: Progress) -> dict[str, Any]:
-        before = self._entry(name)
+        before = self._known.entry(name)
         self._post(events.RollbackRequested(name, to))
         return await self._await_service(name, before, (), progress)
 
@@ -499,10 +437,10 @@ class NodeApi:
         self, name: str, before: Deployment | None, notes: Sequence[str], progress: Progress
     ) -> dict[str, Any]:
         """Wait until what was just written down under that name serves; return the answer for the user."""
-        standing = await self._await_acknowledgement(self._entry(name), before, progress)
-        if self._plan(name).rounded_to:
+        standing = await self._await_acknowledgement(self._known.entry(name), before, progress)
+        if self._known.plan(name).rounded_to:
             progress("comparing rounded answers with exact ones", 0, 0)
-            await self._await_comparison(self._entry(name))
+            await self._await_comparison(self._known.entry(name))
         return self._answer(name, standing, notes)
 
     async def _await_acknowledgement(
@@ -518,23 +456,23 @@ class NodeApi:
             if current is not None and current.fault and current.model == entry.model:
                 if before is not None and not before.fault:
                     self._post(events.RestoreRequested(before))
-                raise errors.CrashError(self._text(current))
+                raise errors.CrashError(self._known.describe(current))
             if current is None or current.version != entry.version:
                 raise errors.ClusterError(f"{entry.name!r} was deployed again or undeployed meanwhile")
-            standing = self._find_standing(entry)
+            standing = self._known.standing(entry)
             if standing is not None:
                 active = self._plans.active(entry.name)
                 if standing.acknowledged and active is not None and active[0] >= standing.epoch:
                     return standing
                 if standing.error_kind not in FINAL:
-                    text = self._name_members(standing.text)
+                    text = self._known.name_members(standing.text)
                     telling.tell(text, standing.weights, time.monotonic())
                 else:
                     if before is None:
                         self._post(events.UndeployRequested(entry.name, entry.version))
                     else:
                         self._post(events.RestoreRequested(before))
-                    raise _error(replace(standing, error=self._name_members(standing.error)))
+                    raise _error(replace(standing, error=self._known.name_members(standing.error)))
             try:
                 async with asyncio.timeout(0.2):
                     await news.wait()
@@ -544,7 +482,7 @@ class NodeApi:
     async def _await_comparison(self, entry: Deployment) -> None:
         """Wait until the leader says how far answers are off, but at most COMPARING_S."""
         until = time.monotonic() + COMPARING_S
-        while not self._describe_rounding(entry) and time.monotonic() < until:
+        while not self._known.rounding(entry) and time.monotonic() < until:
             news = self._news
             try:
                 async with asyncio.timeout(0.2):
@@ -553,7 +491,7 @@ class NodeApi:
                 continue
 
     def _answer(self, name: str, standing: Standing, notes: Sequence[str]) -> dict[str, Any]:
-        plan, entry = self._plan(name), self._entry(name)
+        plan, entry = self._known.plan(name), self._known.entry(name)
         return {
             "name": name,
             "version": str(number_of(entry)),
@@ -562,7 +500,7 @@ class NodeApi:
             "predicted_latency_s": plan.predicted_latency_s,
             "why": plan.why,
             "transfer_dtype": plan.rounded_to or EXACT,
-            "rounding": self._describe_rounding(entry),
+            "rounding": self._known.rounding(entry),
             "text": entry.options.text,
             "quantised": _describe_weights(entry.options),
             "notes": [*notes, *filter(None, [self._note(entry)])],
@@ -571,7 +509,7 @@ class NodeApi:
         }
 
     async def undeploy(self, name: str) -> None:
-        entry = self._entry(name)
+        entry = self._known.entry(name)
         self._post(events.UndeployRequested(name, entry.version))
         await self._management.written()
 
@@ -686,7 +624,7 @@ class NodeApi:
     def plan(self, name: str) -> dict[str, Any]:
         from edgepart.planner.report.shares import plan_report  # late: imports the simulator and operators
 
-        active, plan = self._plans.active(name), self._plan(name)
+        active, plan = self._plans.active(name), self._known.plan(name)
         epoch = active[0] if active else NO_EPOCH
         took = self._inference.latencies().get((name, epoch), ())
         measured = judging.build_measurements_report(plan, self._kinds(name), self._core.profiles, took)
@@ -696,7 +634,7 @@ class NodeApi:
     async def drawing(self, name: str) -> dict[str, Any]:
         from edgepart.planner.report.drawing import draw_plan  # late: imports the simulator and operators
 
-        active, plan = self._plans.active(name), self._plan(name)
+        active, plan = self._plans.active(name), self._known.plan(name)
         members = {member.node: member.name for member in self._core.membership.members()}
         known = [self._core.cards[node] for node in members if node in self._core.cards]
         cluster = cards.build_cluster(known, members)
@@ -707,7 +645,7 @@ class NodeApi:
         return await self._diagnostics.doctor.document()
 
     async def trace(self, name: str, seconds: float) -> dict[str, Any]:
-        self._plan(name)  # raises if there is no plan to trace
+        self._known.plan(name)  # raises if there is no plan to trace
         return await self._diagnostics.tracing.start(name, seconds)
 
     async def end_trace(self, name: str) -> dict[str, Any]:
@@ -722,15 +660,6 @@ class NodeApi:
                 device = device.with_drift(self._core.drifts.factor(member.node, deployment))
                 found[member.name] = device.pace, device.threads
         return found
-
-    def _plan(self, name: str) -> Plan:
-        """The active plan with every device's segments: the leader's order has them all, even if this device
-        computes none."""
-        entry = self._entry(name)
-        order = self._core.follower.active(name)
-        if order is None:
-            raise Unavailable(f"no plan of {name!r} is active here: {self._text(entry)}")
-        return plan_from_bytes(order.plan)
 
 
 def readable(epoch: Epoch) -> Epoch:
