@@ -21,6 +21,7 @@ from edgepart.agent.api.candidate_deployments import (
 )
 from edgepart.agent.api.candidate_requests import CandidateRequests
 from edgepart.agent.api.deployed_model import DeployedCandidate, DeployedModel, DeployedVersion
+from edgepart.agent.api.deployment_inference import DeploymentInference
 from edgepart.agent.api.device_choice import check_devices
 from edgepart.agent.api.drain import DrainService
 from edgepart.agent.api.inference_request import AskedInference, InferResult, SequenceTurn
@@ -39,7 +40,7 @@ from edgepart.agent.chronicle.event_log import EventLog
 from edgepart.agent.chronicle.log_lines import LogLine
 from edgepart.agent.chronicle.numbered_log import NumberedLog
 from edgepart.agent.cluster.core.core import Core
-from edgepart.agent.cluster.membership.election import term_round
+from edgepart.agent.cluster.membership.election import readable_epoch, term_round
 from edgepart.agent.cluster.state import cards, events, judging
 from edgepart.agent.cluster.state.bindings import is_variant, read_binding
 from edgepart.agent.cluster.state.model_versions import asked_options, number_of
@@ -54,7 +55,7 @@ from edgepart.agent.wire.inference import NO_EPOCH, DeployOptions, Epoch
 from edgepart.agent.wire.trials import TrialShare
 from edgepart.planner import errors
 from edgepart.planner.devices.cluster_json import cluster_to_json
-from edgepart.planner.errors import ClusterError, EdgepartError, ModelError, Unavailable
+from edgepart.planner.errors import EdgepartError, ModelError
 from edgepart.planner.plans.plan import Plan
 from edgepart.planner.plans.reduced_precision import EXACT
 
@@ -98,7 +99,7 @@ class NodeApi:
         self._residents = DrainService(core, management.post, management.sealed)
         self.trials = CandidateRequests(
             lambda: core.deployments,
-            self._infer,
+            DeploymentInference(self._known, inference.gatherer, inference.sequences).infer,
             self._known.trouble,
             inference.sequences,
             diagnostics.events,
@@ -210,7 +211,7 @@ class NodeApi:
             state=self._state(entry),
             inputs=tuple(replace(info, shape=info.open_shape) for info in plan.inputs),
             outputs=tuple(replace(info, shape=info.open_shape) for info in plan.outputs),
-            epoch=readable(epoch),
+            epoch=readable_epoch(epoch),
             strategy=plan.strategy,
             devices=tuple(plan.programs),
             why=plan.why,
@@ -251,7 +252,7 @@ class NodeApi:
             BindingStatus(
                 read_binding(held.plan.inputs),
                 "serving",
-                readable(epoch),
+                readable_epoch(epoch),
                 held.plan.strategy,
                 tuple(held.plan.programs),
                 held.plan.predicted_latency_s,
@@ -299,47 +300,6 @@ class NodeApi:
         if not drawn:
             return await self.trials.infer_only(model, asked)
         return await self.trials.infer(self._known.entry(model), asked)
-
-    async def _infer(self, entry: Deployment, asked: AskedInference) -> InferResult:
-        """Answer a request by this deployment."""
-        began = time.perf_counter()
-        model, inputs, outputs, sequence = entry.name, asked.inputs, asked.outputs or (), asked.sequence
-        if entry.fault:
-            raise errors.CrashError(self._known.describe(entry))
-        if why := self._known.trouble(entry):
-            raise Unavailable(f"{model!r} is not served now: {why}")
-        try:
-            if sequence is None:
-                values, info = await self._inference.gatherer.infer(
-                    model, entry.options, inputs, asked.deadline_s, outputs
-                )
-            else:
-                values, info = await self._inference.sequences.infer(
-                    model,
-                    sequence.id,
-                    inputs,
-                    asked.deadline_s,
-                    outputs,
-                    start=sequence.start,
-                    end=sequence.end,
-                )
-        except (ClusterError, TimeoutError) as error:
-            if why := self._known.trouble(entry):
-                raise Unavailable(f"{model!r} is not served now: {why}") from error
-            raise
-        took_s = time.perf_counter() - began
-        rows = _rows(inputs) if entry.options.batch_rows > 1 else 1
-        return InferResult(
-            values,
-            readable(info.epoch),
-            took_s,
-            info.replays,
-            info.request,
-            info.waited_s,
-            rows=rows,
-            runs=info.runs,
-            version=str(info.number or number_of(entry)),
-        )
 
     # Deploying
 
@@ -504,7 +464,7 @@ class NodeApi:
             "text": entry.options.text,
             "quantised": _describe_weights(entry.options),
             "notes": [*notes, *filter(None, [self._note(entry)])],
-            "epoch": list(astuple(readable(standing.epoch))),
+            "epoch": list(astuple(readable_epoch(standing.epoch))),
             "url": f"{self._me.http()}/v2/models/{name}/infer",
         }
 
@@ -628,7 +588,7 @@ class NodeApi:
         epoch = active[0] if active else NO_EPOCH
         took = self._inference.latencies().get((name, epoch), ())
         measured = judging.build_measurements_report(plan, self._kinds(name), self._core.profiles, took)
-        shown = list(astuple(readable(epoch))) if active else None
+        shown = list(astuple(readable_epoch(epoch))) if active else None
         return plan_report(plan) | {"epoch": shown, "measured": measured}
 
     async def drawing(self, name: str) -> dict[str, Any]:
@@ -639,7 +599,7 @@ class NodeApi:
         known = [self._core.cards[node] for node in members if node in self._core.cards]
         cluster = cards.build_cluster(known, members)
         pictures = await asyncio.to_thread(draw_plan, plan, cluster, members.get(self._core.node, ""))
-        return {"epoch": list(astuple(readable(active[0]))) if active else None} | pictures
+        return {"epoch": list(astuple(readable_epoch(active[0]))) if active else None} | pictures
 
     async def doctor(self) -> dict[str, Any]:
         return await self._diagnostics.doctor.document()
@@ -662,11 +622,6 @@ class NodeApi:
         return found
 
 
-def readable(epoch: Epoch) -> Epoch:
-    """The epoch as people see it, without the low digits of its term, which say who made the term."""
-    return Epoch(term_round(epoch.term), epoch.number)
-
-
 def _graph_file(folder: Path) -> Path:
     found = sorted(folder.glob("*.onnx"))
     if len(found) != 1:
@@ -686,8 +641,3 @@ def _error(standing: Standing) -> EdgepartError:
 def _describe_weights(options: DeployOptions) -> str:
     """What became of weights that were quantised; "" if none were."""
     return options.quantised.describe(options.weights or "") if options.quantised is not None else ""
-
-
-def _rows(inputs: Mapping[str, Any]) -> int:
-    """The rows of a request: the extent of its inputs' first axis."""
-    return max((array.shape[0] for array in inputs.values() if array.ndim), default=1)
