@@ -20,13 +20,14 @@ from edgepart.agent.api.candidate_deployments import (
     StoredModel,
 )
 from edgepart.agent.api.candidate_requests import CandidateRequests
-from edgepart.agent.api.deployed_model import DeployedCandidate, DeployedModel, DeployedVersion
+from edgepart.agent.api.deployed_model import DeployedModel, list_deployed
+from edgepart.agent.api.deployment_cards import DeploymentCards, describe_quantised
 from edgepart.agent.api.deployment_inference import DeploymentInference
 from edgepart.agent.api.device_choice import check_devices
 from edgepart.agent.api.drain import DrainService
 from edgepart.agent.api.inference_request import AskedInference, InferResult, SequenceTurn
 from edgepart.agent.api.known_deployments import KnownDeployments
-from edgepart.agent.api.model_card import BindingStatus, CandidateCard, ModelCard, SequenceFigures
+from edgepart.agent.api.model_card import CandidateCard, ModelCard
 from edgepart.agent.api.node_parts import (
     Diagnostics,
     ManagementActions,
@@ -42,21 +43,18 @@ from edgepart.agent.chronicle.numbered_log import NumberedLog
 from edgepart.agent.cluster.core.core import Core
 from edgepart.agent.cluster.membership.election import readable_epoch, term_round
 from edgepart.agent.cluster.state import cards, events, judging
-from edgepart.agent.cluster.state.bindings import is_variant, read_binding
-from edgepart.agent.cluster.state.model_versions import asked_options, number_of
+from edgepart.agent.cluster.state.bindings import is_variant
+from edgepart.agent.cluster.state.model_versions import number_of
 from edgepart.agent.doctor.diagnosis import name_clash_notes
 from edgepart.agent.doctor.report import own_names
 from edgepart.agent.engines.verdicts import verdicts_to_json
 from edgepart.agent.measure.starvation import describe_starvation
-from edgepart.agent.serving.loaded_plans import HeldPlan
-from edgepart.agent.wire.codec import json_record
-from edgepart.agent.wire.control import UNLOADABLE, Deployment, DeviceWeights, Standing, Starved
-from edgepart.agent.wire.inference import NO_EPOCH, DeployOptions, Epoch
+from edgepart.agent.wire.control import UNLOADABLE, Deployment, Standing, Starved
+from edgepart.agent.wire.inference import NO_EPOCH, DeployOptions
 from edgepart.agent.wire.trials import TrialShare
 from edgepart.planner import errors
 from edgepart.planner.devices.cluster_json import cluster_to_json
 from edgepart.planner.errors import EdgepartError, ModelError
-from edgepart.planner.plans.plan import Plan
 from edgepart.planner.plans.reduced_precision import EXACT
 
 FINAL = (
@@ -105,6 +103,7 @@ class NodeApi:
             diagnostics.events,
             random.Random(),
         )
+        self._cards = DeploymentCards(core.deployments, self._known, inference, self.trials)
         self._candidates = CandidateDeployments(
             core,
             self._known,
@@ -156,135 +155,13 @@ class NodeApi:
     # Models
 
     def models(self) -> list[ModelCard]:
-        return [self._card(entry) for entry in self._core.deployments.list_live()]
-
-    def deployments(self) -> list[DeployedModel]:
-        return [
-            DeployedModel(
-                entry.name,
-                DeployedVersion(number_of(entry), entry.model, json_record(asked_options(entry))),
-                tuple(
-                    DeployedVersion(one.number, one.model, json_record(asked_options(one)))
-                    for one in entry.kept
-                ),
-                self._deployed_candidate(entry.name),
-            )
-            for entry in self._core.deployments.list_live()
-            if entry.candidacy is None
-        ]
-
-    def _deployed_candidate(self, parent: str) -> DeployedCandidate | None:
-        entry = self._core.deployments.candidate(parent)
-        if entry is None or entry.candidacy is None:
-            return None
-        asked, trial = json_record(asked_options(entry)), entry.candidacy
-        return DeployedCandidate(number_of(entry), entry.model, asked, trial.share, trial.shadow)
+        return self._cards.list_all()
 
     def model(self, name: str) -> ModelCard | None:
-        entry = self._core.deployments.get(name)
-        return None if entry is None else self._card(entry)
+        return self._cards.find(name)
 
-    def _card(self, entry: Deployment) -> ModelCard:
-        active = self._plans.active(entry.name)
-        kept = tuple(str(one.number) for one in entry.kept)
-        parent = "" if entry.candidacy is None else entry.candidacy.parent
-        if active is None:
-            text, aside = self._known.describe(entry), bool(entry.fault)
-            return ModelCard(
-                entry.name,
-                text,
-                trouble=text,
-                quantised=_describe_weights(entry.options),
-                model_digest=entry.model,
-                version=str(number_of(entry)),
-                kept_versions=kept,
-                set_aside=aside,
-                weights=self._weights(entry),
-                candidate=self.trials.card(entry.name),
-                candidate_of=parent,
-            )
-        epoch, held = active
-        number = (held.order.number if held.order is not None else 0) or number_of(entry)
-        plan = held.plan
-        return ModelCard(
-            name=entry.name,
-            state=self._state(entry),
-            inputs=tuple(replace(info, shape=info.open_shape) for info in plan.inputs),
-            outputs=tuple(replace(info, shape=info.open_shape) for info in plan.outputs),
-            epoch=readable_epoch(epoch),
-            strategy=plan.strategy,
-            devices=tuple(plan.programs),
-            why=plan.why,
-            predicted_latency_s=plan.predicted_latency_s,
-            trouble=self._known.trouble(entry),
-            note=self._note(entry),
-            transfer_dtype=plan.rounded_to or EXACT,
-            rounding=self._known.rounding(entry),
-            quantised=_describe_weights(entry.options),
-            model_digest=entry.model,
-            version=str(number),
-            next_version="" if number == number_of(entry) else str(number_of(entry)),
-            kept_versions=kept,
-            bindings=self._bindings(entry.name, active),
-            states=tuple(state.input.name for state in plan.states),
-            sequences=self._sequences(entry, plan) if plan.states else None,
-            weights=self._weights(entry),
-            covered=self._covered(entry, tuple(plan.programs)),
-            candidate=self.trials.card(entry.name),
-            candidate_of=parent,
-        )
-
-    def _sequences(self, entry: Deployment, plan: Plan) -> SequenceFigures:
-        serving = self._inference
-        growing, idle = serving.tokens.count(entry.name)
-        under_way = growing + serving.sequences.count(entry.name)
-        state_bytes = {
-            name: (under_way + idle) * program.sequence_bytes for name, program in plan.programs.items()
-        }
-        speed = serving.tokens.speed(entry.name)
-        return SequenceFigures(under_way, idle, entry.options.sequences, state_bytes, speed)
-
-    def _bindings(self, name: str, first: tuple[Epoch, HeldPlan]) -> tuple[BindingStatus, ...]:
-        """The shapes that serve here and the shapes that requests wait for here, if the model has free dimensions."""
-        if not read_binding(first[1].plan.inputs):
-            return ()
-        serving = [
-            BindingStatus(
-                read_binding(held.plan.inputs),
-                "serving",
-                readable_epoch(epoch),
-                held.plan.strategy,
-                tuple(held.plan.programs),
-                held.plan.predicted_latency_s,
-                held.plan.why,
-            )
-            for epoch, held in (first, *self._plans.variants(name))
-        ]
-        return (
-            *serving,
-            *(BindingStatus(shapes, "waiting for a plan") for shapes in self._router.waiting_shapes(name)),
-        )
-
-    def _state(self, entry: Deployment) -> str:
-        if entry.fault:
-            return "set aside"
-        standing = self._known.standing(entry)
-        return standing.state if standing else "serving"
-
-    def _weights(self, entry: Deployment) -> tuple[DeviceWeights, ...]:
-        standing = self._known.standing(entry)
-        return standing.weights if standing else ()
-
-    def _covered(self, entry: Deployment, devices: tuple[str, ...]) -> tuple[str, ...]:
-        standing = self._known.standing(entry)
-        return tuple(name for name in devices if standing and name in standing.covered)
-
-    def _note(self, entry: Deployment) -> str:
-        """The leader's note on the deployment's plan, and this gateway's on batches; "" if there is none."""
-        standing = self._known.standing(entry)
-        batches = self._inference.gatherer.note(entry.name), self._inference.tokens.note(entry.name)
-        notes = (standing.note if standing else "", *batches)
-        return "; ".join(filter(None, notes))
+    def deployments(self) -> list[DeployedModel]:
+        return list_deployed(self._core.deployments)
 
     async def infer(
         self,
@@ -462,8 +339,8 @@ class NodeApi:
             "transfer_dtype": plan.rounded_to or EXACT,
             "rounding": self._known.rounding(entry),
             "text": entry.options.text,
-            "quantised": _describe_weights(entry.options),
-            "notes": [*notes, *filter(None, [self._note(entry)])],
+            "quantised": describe_quantised(entry.options),
+            "notes": [*notes, *filter(None, [self._cards.note(entry)])],
             "epoch": list(astuple(readable_epoch(standing.epoch))),
             "url": f"{self._me.http()}/v2/models/{name}/infer",
         }
@@ -636,8 +513,3 @@ def _error(standing: Standing) -> EdgepartError:
     kind = getattr(errors, standing.error_kind, errors.ClusterError)
     text = f"{standing.error.rstrip('.')}. Nothing was deployed."
     return kind(text) if issubclass(kind, EdgepartError) else errors.ClusterError(text)
-
-
-def _describe_weights(options: DeployOptions) -> str:
-    """What became of weights that were quantised; "" if none were."""
-    return options.quantised.describe(options.weights or "") if options.quantised is not None else ""
