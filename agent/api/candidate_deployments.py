@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from edgepart.agent.api.known_deployments import KnownDeployments
+from edgepart.agent.api.model_intake import StoredModel
 from edgepart.agent.api.stages import Progress
 from edgepart.agent.cluster.core.core import Core
 from edgepart.agent.cluster.state import events
@@ -19,21 +20,7 @@ from edgepart.agent.wire.control import Deployment
 from edgepart.agent.wire.inference import DeployOptions
 from edgepart.agent.wire.trials import TrialShare, candidate_name
 from edgepart.planner.errors import Unavailable, UsageError
-from edgepart.planner.plans.plan import Plan, ValueInfo
-
-
-@dataclass(frozen=True)
-class StoredModel:
-    """A model that a user sent, examined and in this device's store."""
-
-    model: str
-    model_bytes: int
-    options: DeployOptions
-    asked: DeployOptions
-    """The options as the user gave them."""
-    notes: Sequence[str]
-    inputs: Sequence[ValueInfo]
-    outputs: Sequence[ValueInfo]
+from edgepart.planner.plans.plan import Plan
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from edgepart import __version__
-from edgepart.agent.api.candidate_deployments import (
-    CandidateDeployments,
-    DeploymentSteps,
-    StoredModel,
-)
+from edgepart.agent.api.candidate_deployments import CandidateDeployments, DeploymentSteps
 from edgepart.agent.api.candidate_requests import CandidateRequests
 from edgepart.agent.api.deployed_model import DeployedModel, list_deployed
 from edgepart.agent.api.deployment_cards import DeploymentCards, describe_quantised
@@ -28,6 +24,7 @@ from edgepart.agent.api.drain import DrainService
 from edgepart.agent.api.inference_request import AskedInference, InferResult, SequenceTurn
 from edgepart.agent.api.known_deployments import KnownDeployments
 from edgepart.agent.api.model_card import CandidateCard, ModelCard
+from edgepart.agent.api.model_intake import ModelIntake
 from edgepart.agent.api.node_parts import (
     Diagnostics,
     ManagementActions,
@@ -54,7 +51,7 @@ from edgepart.agent.wire.inference import NO_EPOCH, DeployOptions
 from edgepart.agent.wire.trials import TrialShare
 from edgepart.planner import errors
 from edgepart.planner.devices.cluster_json import cluster_to_json
-from edgepart.planner.errors import EdgepartError, ModelError
+from edgepart.planner.errors import EdgepartError
 from edgepart.planner.plans.reduced_precision import EXACT
 
 FINAL = (
@@ -87,7 +84,6 @@ class NodeApi:
         self._me = me
         self._core = core
         self._inference = inference
-        self._models = models
         self._management = management
         self._diagnostics = diagnostics
         self._plans = inference.plans
@@ -104,11 +100,12 @@ class NodeApi:
             random.Random(),
         )
         self._cards = DeploymentCards(core.deployments, self._known, inference, self.trials)
+        self.intake = ModelIntake(core, models, management.post)
         self._candidates = CandidateDeployments(
             core,
             self._known,
             DeploymentSteps(
-                self._take_in,
+                self.intake.take_in,
                 self._await_service,
                 management.post,
                 management.written,
@@ -116,9 +113,6 @@ class NodeApi:
         )
         self._started = time.monotonic()
         self._news = asyncio.Event()
-        self.uploading = 0
-        """The number of deployments under way here. Their models must be kept although no entry names them
-        yet."""
 
     @property
     def name(self) -> str:
@@ -206,47 +200,19 @@ class NodeApi:
         self, name: str, given: Path | str, options: DeployOptions, progress: Progress
     ) -> dict[str, Any]:
         """Deploy the model in this folder, or the stored one of this digest."""
-        self.uploading += 1
-        try:
-            found = await self._take_in(given, options, progress)
+        with self.intake.keeping():
+            found = await self.intake.take_in(given, options, progress)
             before = self._core.deployments.get(name)
             self._post(
                 events.DeployRequested(name, found.model, found.model_bytes, found.options, found.asked)
             )
             return await self._await_service(name, before, found.notes, progress)
-        finally:
-            self.uploading -= 1
-
-    async def _take_in(self, given: Path | str, options: DeployOptions, progress: Progress) -> StoredModel:
-        """Examine the model in this folder, or the stored one of this digest, and have it in this device's store."""
-        stored = given if isinstance(given, str) else ""
-        path = await self._fetch(stored, progress) if isinstance(given, str) else _graph_file(given)
-        progress("checking the model", 0, 0)
-        notes, files, found, (inputs, outputs) = await asyncio.to_thread(self._models.examine, path, options)
-        nbytes = sum(file.stat().st_size for file in files)
-        if stored and len(files) == len(self._models.store.manifest(stored).files):
-            model = stored
-        else:  # It was sent, or has other companions with these options.
-            progress("storing", 0, 0)
-            model = await asyncio.to_thread(self._models.store.put_model, files)
-        self._post(events.ModelsStored(self._models.store.models()))
-        return StoredModel(model, nbytes, found, options, notes, inputs, outputs)
-
-    async def _fetch(self, model: str, progress: Progress) -> Path:
-        """The file of a stored model, once it is in this device's store."""
-        progress("looking for the stored model", 0, 0)
-        members = [member.node for member in self._core.membership.members()]
-        await self._models.fetch(model, [node for node in members if node != self._core.node])
-        return self._models.store.model_path(model)
 
     async def deploy_candidate(
         self, name: str, given: Path | str, options: DeployOptions, share: TrialShare, progress: Progress
     ) -> dict[str, Any]:
-        self.uploading += 1
-        try:
+        with self.intake.keeping():
             return await self._candidates.deploy(name, given, options, share, progress)
-        finally:
-            self.uploading -= 1
 
     async def share(self, name: str, share: TrialShare) -> CandidateCard:
         await self._candidates.share(name, share)
@@ -497,15 +463,6 @@ class NodeApi:
                 device = device.with_drift(self._core.drifts.factor(member.node, deployment))
                 found[member.name] = device.pace, device.threads
         return found
-
-
-def _graph_file(folder: Path) -> Path:
-    found = sorted(folder.glob("*.onnx"))
-    if len(found) != 1:
-        raise ModelError(
-            f"expected one .onnx file among the uploaded ones, found {len(found)}. Nothing was stored"
-        )
-    return found[0]
 
 
 def _error(standing: Standing) -> EdgepartError:
