@@ -4,17 +4,17 @@ event loop.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from edgepart.agent.api.deployment_outcomes import DeploymentOutcomes
 from edgepart.agent.api.known_deployments import KnownDeployments
-from edgepart.agent.api.model_intake import StoredModel
+from edgepart.agent.api.model_intake import ModelIntake, StoredModel
+from edgepart.agent.api.node_parts import ManagementActions
 from edgepart.agent.api.stages import Progress
-from edgepart.agent.cluster.core.core import Core
 from edgepart.agent.cluster.state import events
 from edgepart.agent.cluster.state.candidates import find_misfits, is_promoted
+from edgepart.agent.cluster.state.deployments import DeploymentMap
 from edgepart.agent.cluster.state.model_versions import number_of
 from edgepart.agent.wire.control import Deployment
 from edgepart.agent.wire.inference import DeployOptions
@@ -23,42 +23,39 @@ from edgepart.planner.errors import Unavailable, UsageError
 from edgepart.planner.plans.plan import Plan
 
 
-@dataclass(frozen=True)
-class DeploymentSteps:
-    """The steps that all deployments have in common."""
-
-    store: Callable[[Path | str, DeployOptions, Progress], Awaitable[StoredModel]]
-    """Examines and stores the model in a folder, or the stored one of a digest."""
-    await_service: Callable[[str, Deployment | None, Sequence[str], Progress], Awaitable[dict[str, Any]]]
-    """Waits until what was just written down under a name serves, as NodeApi does for `deploy`."""
-    post: Callable[[events.Event], None]
-    written: Callable[[], Awaitable[None]]
-    """Waits until all waiting writes of state files were tried."""
-
-
 class CandidateDeployments:
     """For the event loop's thread. Raises UnknownDeployment for names under which nothing is deployed."""
 
-    def __init__(self, core: Core, known: KnownDeployments, steps: DeploymentSteps) -> None:
-        self._core = core
+    def __init__(
+        self,
+        deployments: DeploymentMap,
+        known: KnownDeployments,
+        intake: ModelIntake,
+        outcomes: DeploymentOutcomes,
+        management: ManagementActions,
+    ) -> None:
+        self._deployments = deployments
         self._known = known
-        self._steps = steps
+        self._intake = intake
+        self._outcomes = outcomes
+        self._management = management
 
     async def deploy(
         self, parent: str, given: Path | str, options: DeployOptions, share: TrialShare, progress: Progress
     ) -> dict[str, Any]:
         """Deploy a candidate, as Node.deploy_candidate says."""
         serving = self._serving(parent)
-        found = await self._steps.store(given, options, progress)
-        self._check_fit(parent, serving, found)
-        name = candidate_name(parent)
-        before = self._core.deployments.get(name)
-        self._steps.post(
-            events.CandidateRequested(
-                parent, found.model, found.model_bytes, found.options, found.asked, share
+        with self._intake.keeping():
+            found = await self._intake.take_in(given, options, progress)
+            self._check_fit(parent, serving, found)
+            name = candidate_name(parent)
+            before = self._deployments.get(name)
+            self._management.post(
+                events.CandidateRequested(
+                    parent, found.model, found.model_bytes, found.options, found.asked, share
+                )
             )
-        )
-        answer = await self._steps.await_service(name, before, found.notes, progress)
+            answer = await self._outcomes.await_service(name, before, found.notes, progress)
         return answer | {"candidate_of": parent, "share": share.percent, "shadow": share.shadow}
 
     def _serving(self, parent: str) -> Plan:
@@ -88,8 +85,8 @@ class CandidateDeployments:
     async def share(self, parent: str, share: TrialShare) -> None:
         """Give the candidate another share, once it is on this device's disk."""
         self._find(parent)
-        self._steps.post(events.ShareRequested(parent, share))
-        await self._steps.written()
+        self._management.post(events.ShareRequested(parent, share))
+        await self._management.written()
 
     async def promote(self, parent: str, progress: Progress) -> dict[str, Any]:
         """Promote the candidate, as Node.promote says."""
@@ -98,21 +95,21 @@ class CandidateDeployments:
             raise Unavailable(
                 f"version {number_of(candidate)}, the candidate of {parent!r}, does not serve: {why}. Nothing was changed"
             )
-        self._steps.post(events.PromoteRequested(parent))
-        answer = await self._steps.await_service(parent, before, (), progress)
+        self._management.post(events.PromoteRequested(parent))
+        answer = await self._outcomes.await_service(parent, before, (), progress)
         # The leader does this as well, unless it is of an earlier release, in case this agent is lost before it comes here.
-        left = self._core.deployments.candidate(parent)
+        left = self._deployments.candidate(parent)
         if left is not None and number_of(left) == number_of(candidate):
-            self._steps.post(events.UndeployRequested(left.name, left.version))
+            self._management.post(events.UndeployRequested(left.name, left.version))
         return answer
 
     async def discard(self, parent: str) -> str:
         """Give the candidate up; returns its number."""
         _, candidate = self._find(parent)
-        self._steps.post(events.UndeployRequested(candidate.name, candidate.version))
-        await self._steps.written()
+        self._management.post(events.UndeployRequested(candidate.name, candidate.version))
+        await self._management.written()
         return str(number_of(candidate))
 
     def _find(self, parent: str) -> tuple[Deployment, Deployment]:
         """The deployment and its candidate. Raises UnknownDeployment; UsageError if it has none."""
-        return self._known.entry(parent), self._core.deployments.trial(parent)
+        return self._known.entry(parent), self._deployments.trial(parent)

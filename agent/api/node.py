@@ -9,21 +9,23 @@ import asyncio
 import random
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, astuple, replace
+from dataclasses import asdict, astuple
 from pathlib import Path
 from typing import Any
 
 from edgepart import __version__
-from edgepart.agent.api.candidate_deployments import CandidateDeployments, DeploymentSteps
+from edgepart.agent.api.candidate_deployments import CandidateDeployments
 from edgepart.agent.api.candidate_requests import CandidateRequests
 from edgepart.agent.api.deployed_model import DeployedModel, list_deployed
-from edgepart.agent.api.deployment_cards import DeploymentCards, describe_quantised
+from edgepart.agent.api.deployment_cards import DeploymentCards
 from edgepart.agent.api.deployment_inference import DeploymentInference
+from edgepart.agent.api.deployment_outcomes import DeploymentOutcomes
 from edgepart.agent.api.device_choice import check_devices
 from edgepart.agent.api.drain import DrainService
 from edgepart.agent.api.inference_request import AskedInference, InferResult, SequenceTurn
 from edgepart.agent.api.known_deployments import KnownDeployments
 from edgepart.agent.api.model_card import CandidateCard, ModelCard
+from edgepart.agent.api.model_deployments import ModelDeployments
 from edgepart.agent.api.model_intake import ModelIntake
 from edgepart.agent.api.node_parts import (
     Diagnostics,
@@ -32,7 +34,6 @@ from edgepart.agent.api.node_parts import (
     NodeIdentity,
     RequestServing,
 )
-from edgepart.agent.api.progress import StandingProgress
 from edgepart.agent.api.stages import Progress
 from edgepart.agent.chronicle.event_log import EventLog
 from edgepart.agent.chronicle.log_lines import LogLine
@@ -41,32 +42,15 @@ from edgepart.agent.cluster.core.core import Core
 from edgepart.agent.cluster.membership.election import readable_epoch, term_round
 from edgepart.agent.cluster.state import cards, events, judging
 from edgepart.agent.cluster.state.bindings import is_variant
-from edgepart.agent.cluster.state.model_versions import number_of
 from edgepart.agent.doctor.diagnosis import name_clash_notes
 from edgepart.agent.doctor.report import own_names
 from edgepart.agent.engines.verdicts import verdicts_to_json
 from edgepart.agent.measure.starvation import describe_starvation
-from edgepart.agent.wire.control import UNLOADABLE, Deployment, Standing, Starved
+from edgepart.agent.wire.control import Standing, Starved
 from edgepart.agent.wire.inference import NO_EPOCH, DeployOptions
 from edgepart.agent.wire.trials import TrialShare
-from edgepart.planner import errors
 from edgepart.planner.devices.cluster_json import cluster_to_json
-from edgepart.planner.errors import EdgepartError
-from edgepart.planner.plans.reduced_precision import EXACT
-
-FINAL = (
-    "Infeasible",
-    "ModelError",
-    "UsageError",
-    "NotInstalled",
-    "RequestError",
-    "InternalError",
-    UNLOADABLE,
-)
-"""Kinds of errors after which another try does not help, so that the deployment is taken back."""
-
-COMPARING_S = 60.0
-"""How long a user who deploys waits to be told how far rounded answers are off, once the model serves."""
+from edgepart.planner.errors import ClusterError
 
 
 class NodeApi:
@@ -87,9 +71,7 @@ class NodeApi:
         self._management = management
         self._diagnostics = diagnostics
         self._plans = inference.plans
-        self._router = inference.router
         self._known = KnownDeployments(core, inference.plans)
-        self._post = management.post
         self._residents = DrainService(core, management.post, management.sealed)
         self.trials = CandidateRequests(
             lambda: core.deployments,
@@ -101,18 +83,12 @@ class NodeApi:
         )
         self._cards = DeploymentCards(core.deployments, self._known, inference, self.trials)
         self.intake = ModelIntake(core, models, management.post)
-        self._candidates = CandidateDeployments(
-            core,
-            self._known,
-            DeploymentSteps(
-                self.intake.take_in,
-                self._await_service,
-                management.post,
-                management.written,
-            ),
+        self._outcomes = DeploymentOutcomes(
+            core.deployments, self._known, self._cards, management.post, me.http
         )
+        parts = core.deployments, self._known, self.intake, self._outcomes, management
+        self._deployments, self._candidates = ModelDeployments(*parts), CandidateDeployments(*parts)
         self._started = time.monotonic()
-        self._news = asyncio.Event()
 
     @property
     def name(self) -> str:
@@ -133,6 +109,10 @@ class NodeApi:
     @property
     def log_lines(self) -> NumberedLog[LogLine]:
         return self._diagnostics.log_lines
+
+    async def stop(self) -> None:
+        """End what goes on beside requests."""
+        await self.trials.stop()
 
     def live(self) -> bool:
         return True
@@ -177,10 +157,9 @@ class NodeApi:
     def standing_changed(self, standing: Standing) -> None:
         """Wake those who wait for a deployment; pass the standing of a variant to the router."""
         if is_variant(standing.deployment):
-            self._router.refused(standing)
-            return
-        self._news.set()
-        self._news = asyncio.Event()
+            self._inference.router.refused(standing)
+        else:
+            self._outcomes.wake()
 
     def admit(self, options: DeployOptions) -> None:
         here = {member.name for member in self._core.membership.members()}
@@ -189,36 +168,23 @@ class NodeApi:
     async def deploy(
         self, name: str, folder: Path, options: DeployOptions, progress: Progress
     ) -> dict[str, Any]:
-        return await self._deploy(name, folder, options, progress)
+        return await self._deployments.deploy(name, folder, options, progress)
 
     async def deploy_stored(
         self, name: str, model: str, options: DeployOptions, progress: Progress
     ) -> dict[str, Any]:
-        return await self._deploy(name, model, options, progress)
-
-    async def _deploy(
-        self, name: str, given: Path | str, options: DeployOptions, progress: Progress
-    ) -> dict[str, Any]:
-        """Deploy the model in this folder, or the stored one of this digest."""
-        with self.intake.keeping():
-            found = await self.intake.take_in(given, options, progress)
-            before = self._core.deployments.get(name)
-            self._post(
-                events.DeployRequested(name, found.model, found.model_bytes, found.options, found.asked)
-            )
-            return await self._await_service(name, before, found.notes, progress)
+        return await self._deployments.deploy(name, model, options, progress)
 
     async def deploy_candidate(
         self, name: str, given: Path | str, options: DeployOptions, share: TrialShare, progress: Progress
     ) -> dict[str, Any]:
-        with self.intake.keeping():
-            return await self._candidates.deploy(name, given, options, share, progress)
+        return await self._candidates.deploy(name, given, options, share, progress)
 
     async def share(self, name: str, share: TrialShare) -> CandidateCard:
         await self._candidates.share(name, share)
         card = self.trials.card(name)
         if card is None:
-            raise errors.ClusterError(f"the candidate of {name!r} was given up meanwhile")
+            raise ClusterError(f"the candidate of {name!r} was given up meanwhile")
         return card
 
     async def promote(self, name: str, progress: Progress) -> dict[str, Any]:
@@ -227,94 +193,11 @@ class NodeApi:
     async def discard(self, name: str) -> str:
         return await self._candidates.discard(name)
 
-    async def stop(self) -> None:
-        """End what goes on beside requests."""
-        await self.trials.stop()
-
     async def rollback(self, name: str, to: int | None, progress: Progress) -> dict[str, Any]:
-        before = self._known.entry(name)
-        self._post(events.RollbackRequested(name, to))
-        return await self._await_service(name, before, (), progress)
-
-    async def _await_service(
-        self, name: str, before: Deployment | None, notes: Sequence[str], progress: Progress
-    ) -> dict[str, Any]:
-        """Wait until what was just written down under that name serves; return the answer for the user."""
-        standing = await self._await_acknowledgement(self._known.entry(name), before, progress)
-        if self._known.plan(name).rounded_to:
-            progress("comparing rounded answers with exact ones", 0, 0)
-            await self._await_comparison(self._known.entry(name))
-        return self._answer(name, standing, notes)
-
-    async def _await_acknowledgement(
-        self, entry: Deployment, before: Deployment | None, progress: Progress
-    ) -> Standing:
-        """Wait until the leader acknowledges the deployment and its plan serves here; return the standing. If
-        the leader reports a final error instead, take the deployment back, restore what had that name before,
-        and raise the error."""
-        telling = StandingProgress(progress)
-        while True:
-            news = self._news
-            current = self._core.deployments.get(entry.name)
-            if current is not None and current.fault and current.model == entry.model:
-                if before is not None and not before.fault:
-                    self._post(events.RestoreRequested(before))
-                raise errors.CrashError(self._known.describe(current))
-            if current is None or current.version != entry.version:
-                raise errors.ClusterError(f"{entry.name!r} was deployed again or undeployed meanwhile")
-            standing = self._known.standing(entry)
-            if standing is not None:
-                active = self._plans.active(entry.name)
-                if standing.acknowledged and active is not None and active[0] >= standing.epoch:
-                    return standing
-                if standing.error_kind not in FINAL:
-                    text = self._known.name_members(standing.text)
-                    telling.tell(text, standing.weights, time.monotonic())
-                else:
-                    if before is None:
-                        self._post(events.UndeployRequested(entry.name, entry.version))
-                    else:
-                        self._post(events.RestoreRequested(before))
-                    raise _error(replace(standing, error=self._known.name_members(standing.error)))
-            try:
-                async with asyncio.timeout(0.2):
-                    await news.wait()
-            except TimeoutError:
-                continue  # look again: this agent's own switch to the plan wakes nobody
-
-    async def _await_comparison(self, entry: Deployment) -> None:
-        """Wait until the leader says how far answers are off, but at most COMPARING_S."""
-        until = time.monotonic() + COMPARING_S
-        while not self._known.rounding(entry) and time.monotonic() < until:
-            news = self._news
-            try:
-                async with asyncio.timeout(0.2):
-                    await news.wait()
-            except TimeoutError:
-                continue
-
-    def _answer(self, name: str, standing: Standing, notes: Sequence[str]) -> dict[str, Any]:
-        plan, entry = self._known.plan(name), self._known.entry(name)
-        return {
-            "name": name,
-            "version": str(number_of(entry)),
-            "devices": list(plan.programs),
-            "strategy": plan.strategy,
-            "predicted_latency_s": plan.predicted_latency_s,
-            "why": plan.why,
-            "transfer_dtype": plan.rounded_to or EXACT,
-            "rounding": self._known.rounding(entry),
-            "text": entry.options.text,
-            "quantised": describe_quantised(entry.options),
-            "notes": [*notes, *filter(None, [self._cards.note(entry)])],
-            "epoch": list(astuple(readable_epoch(standing.epoch))),
-            "url": f"{self._me.http()}/v2/models/{name}/infer",
-        }
+        return await self._deployments.rollback(name, to, progress)
 
     async def undeploy(self, name: str) -> None:
-        entry = self._known.entry(name)
-        self._post(events.UndeployRequested(name, entry.version))
-        await self._management.written()
+        await self._deployments.undeploy(name)
 
     # Devices
 
@@ -463,10 +346,3 @@ class NodeApi:
                 device = device.with_drift(self._core.drifts.factor(member.node, deployment))
                 found[member.name] = device.pace, device.threads
         return found
-
-
-def _error(standing: Standing) -> EdgepartError:
-    """The leader's error, as an exception of the class that the leader named."""
-    kind = getattr(errors, standing.error_kind, errors.ClusterError)
-    text = f"{standing.error.rstrip('.')}. Nothing was deployed."
-    return kind(text) if issubclass(kind, EdgepartError) else errors.ClusterError(text)
