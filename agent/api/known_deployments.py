@@ -1,5 +1,5 @@
 """Known deployments: how each deployment stands, as this agent knows it from the leader, from its own plans and from who is
-here. It reads the core and the loaded plans, and changes neither.
+here. Door: the loaded plans, which it only reads.
 """
 
 from __future__ import annotations

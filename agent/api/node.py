@@ -1,21 +1,20 @@
 """NodeApi: the agent as its HTTP side sees it (Node in protocol.py). Door: the event loop.
 
-It reads the core's state, and posts users' requests to the core.
+It puts the parts together that do what Node asks, and hands each request to its part. They read the core's state, and post
+what users ask for to the core.
 """
 
 from __future__ import annotations
 
-import asyncio
 import random
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, astuple
 from pathlib import Path
 from typing import Any
 
 from edgepart import __version__
 from edgepart.agent.api.candidate_deployments import CandidateDeployments
 from edgepart.agent.api.candidate_requests import CandidateRequests
+from edgepart.agent.api.cluster_report import ClusterReport
 from edgepart.agent.api.deployed_model import DeployedModel, list_deployed
 from edgepart.agent.api.deployment_cards import DeploymentCards
 from edgepart.agent.api.deployment_inference import DeploymentInference
@@ -34,22 +33,16 @@ from edgepart.agent.api.node_parts import (
     NodeIdentity,
     RequestServing,
 )
+from edgepart.agent.api.plan_reports import PlanReports
 from edgepart.agent.api.stages import Progress
 from edgepart.agent.chronicle.event_log import EventLog
 from edgepart.agent.chronicle.log_lines import LogLine
 from edgepart.agent.chronicle.numbered_log import NumberedLog
 from edgepart.agent.cluster.core.core import Core
-from edgepart.agent.cluster.membership.election import readable_epoch, term_round
-from edgepart.agent.cluster.state import cards, events, judging
 from edgepart.agent.cluster.state.bindings import is_variant
-from edgepart.agent.doctor.diagnosis import name_clash_notes
-from edgepart.agent.doctor.report import own_names
-from edgepart.agent.engines.verdicts import verdicts_to_json
-from edgepart.agent.measure.starvation import describe_starvation
-from edgepart.agent.wire.control import Standing, Starved
-from edgepart.agent.wire.inference import NO_EPOCH, DeployOptions
+from edgepart.agent.wire.control import Standing
+from edgepart.agent.wire.inference import DeployOptions
 from edgepart.agent.wire.trials import TrialShare
-from edgepart.planner.devices.cluster_json import cluster_to_json
 from edgepart.planner.errors import ClusterError
 
 
@@ -70,7 +63,6 @@ class NodeApi:
         self._inference = inference
         self._management = management
         self._diagnostics = diagnostics
-        self._plans = inference.plans
         self._known = KnownDeployments(core, inference.plans)
         self._residents = DrainService(core, management.post, management.sealed)
         self.trials = CandidateRequests(
@@ -88,7 +80,8 @@ class NodeApi:
         )
         parts = core.deployments, self._known, self.intake, self._outcomes, management
         self._deployments, self._candidates = ModelDeployments(*parts), CandidateDeployments(*parts)
-        self._started = time.monotonic()
+        self._report = ClusterReport(me, core, inference, self._residents, diagnostics)
+        self._plan_reports = PlanReports(core, self._known, inference.latencies)
 
     @property
     def name(self) -> str:
@@ -214,118 +207,16 @@ class NodeApi:
     # Reports
 
     def status(self) -> dict[str, Any]:
-        leader = self._core.leader
-        members = self._core.membership.members()
-        names = {member.node: member.name for member in members}
-        now = asyncio.get_running_loop().time()
-        starved = {m.node: self._core.membership.starvation_of(m.node, now) for m in members}
-        return {
-            "name": names.get(self._core.node, self._me.name),
-            "node": self._core.node,
-            "version": __version__,
-            "cluster": self._me.fingerprint,
-            "http": self._me.http() or None,
-            "grpc": self._me.grpc() or None,
-            "grpc_trouble": self._me.grpc_trouble() or None,
-            "leader": names.get(leader),
-            "term": term_round(self._core.election.term),
-            "uptime_s": time.monotonic() - self._started,
-            "computed": self._inference.computed(),
-            "security": self._diagnostics.security(),
-            "members": [
-                {
-                    "name": member.name,
-                    "node": member.node,
-                    "state": self._residents.state(member),
-                    "note": "; ".join(filter(None, self._about(member, starved[member.node]))) or None,
-                    "starved": asdict(starved[member.node]) if starved[member.node].share else None,
-                    "http": member.http or None,
-                    "grpc": member.grpc,
-                    "address": member.listen[0] if member.listen else None,
-                    "leader": member.node == leader,
-                    "measured": member.node in self._core.cards,
-                }
-                for member in members
-            ],
-            "notes": name_clash_notes(own_names(self._core.membership)),
-            "lost": self._residents.lost_devices(),
-            "drains": self._residents.drains(),
-            "refused": self._residents.refused_devices(),
-            "disk": dict(self._diagnostics.disk()),
-            "sequences": self._sequences_here(),
-            "loading": self._plans.unfinished,
-            "workers_ended": dict(self._inference.workers_ended()),
-            "plans_refused": dict(self._core.controller.count_refused() if self._core.controller else {}),
-            "traffic": {
-                names[node]: dict(traffic)
-                for node, traffic in self._diagnostics.traffic().items()
-                if node in names
-            },
-            "drifts": self._drifts(names),
-        }
-
-    def _sequences_here(self) -> dict[str, int]:
-        serving = self._inference
-        kept, nbytes, evictions = serving.kept()
-        replays = serving.sequences.replays + serving.tokens.replays
-        batches = serving.tokens.batches
-        return {
-            "kept": kept,
-            "bytes": nbytes,
-            "evictions": evictions,
-            "replays": replays,
-            "batches": batches,
-            "resumed": serving.tokens.resumed,
-            "mirrored_bytes": serving.mirrored_bytes(),
-        }
-
-    def _drifts(self, names: Mapping[str, str]) -> dict[str, dict[str, float]]:
-        """The drift of each device that computes a deployment, by deployment and device."""
-        nodes = {name: node for node, name in names.items()}
-        return {
-            card.name: {
-                device: self._core.drifts.factor(nodes[device], card.name)
-                for device in card.devices
-                if device in nodes
-            }
-            for card in self.models()
-        }
-
-    def _about(self, member: events.Member, starved: Starved) -> tuple[str, ...]:
-        """Notes about a member for people; a note is "" if there is nothing to say."""
-        return member.note, self._core.card_faults.get(member.node, ""), describe_starvation(starved)
+        return self._report.status()
 
     def devices(self) -> dict[str, Any]:
-        members = self._core.membership.members()
-        names = {member.node: member.name for member in members}
-        known = [self._core.cards[node] for node in names if node in self._core.cards]
-        document = cluster_to_json(cards.build_cluster(known, names))
-        measured = {names[card.node]: cards.parse_card(card.document) for card in known}
-        left_out = {name: dict(one.left_out) for name, one in measured.items() if one.left_out}
-        refused = {name: verdicts_to_json(one.refused) for name, one in measured.items() if one.refused}
-        drifts = {name: [asdict(e) for e in one.drifts] for name, one in measured.items() if one.drifts}
-        engines = {"engines_left_out": left_out, "engines_refused": refused, "engine_drifts": drifts}
-        return document | {"gateway": names.get(self._core.leader)} | {k: v for k, v in engines.items() if v}
+        return self._report.devices()
 
     def plan(self, name: str) -> dict[str, Any]:
-        from edgepart.planner.report.shares import plan_report  # late: imports the simulator and operators
-
-        active, plan = self._plans.active(name), self._known.plan(name)
-        epoch = active[0] if active else NO_EPOCH
-        took = self._inference.latencies().get((name, epoch), ())
-        measured = judging.build_measurements_report(plan, self._kinds(name), self._core.profiles, took)
-        shown = list(astuple(readable_epoch(epoch))) if active else None
-        return plan_report(plan) | {"epoch": shown, "measured": measured}
+        return self._plan_reports.describe(name)
 
     async def drawing(self, name: str) -> dict[str, Any]:
-        from edgepart.planner.report.drawing import draw_plan  # late: imports the simulator and operators
-
-        active, plan = self._plans.active(name), self._known.plan(name)
-        members = {member.node: member.name for member in self._core.membership.members()}
-        known = [self._core.cards[node] for node in members if node in self._core.cards]
-        cluster = cards.build_cluster(known, members)
-        pictures = await asyncio.to_thread(draw_plan, plan, cluster, members.get(self._core.node, ""))
-        return {"epoch": list(astuple(readable_epoch(active[0]))) if active else None} | pictures
+        return await self._plan_reports.draw(name)
 
     async def doctor(self) -> dict[str, Any]:
         return await self._diagnostics.doctor.document()
@@ -336,13 +227,3 @@ class NodeApi:
 
     async def end_trace(self, name: str) -> dict[str, Any]:
         return await self._diagnostics.tracing.finish(name)
-
-    def _kinds(self, deployment: str) -> judging.Kinds:
-        """The pace and threads of each member that has a card, by name, with its drift as it is now."""
-        found = {}
-        for member in self._core.membership.members():
-            if (card := self._core.cards.get(member.node)) is not None:
-                device = cards.parse_card(card.document).device
-                device = device.with_drift(self._core.drifts.factor(member.node, deployment))
-                found[member.name] = device.pace, device.threads
-        return found
