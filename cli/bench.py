@@ -123,7 +123,7 @@ async def _bench(
     timeout_s: float,
     report: Any,
 ) -> BenchRun:
-    from edgepart.agent.api.protocol import check_name
+    from edgepart.agent.api.deployment_name import check_name
     from edgepart.cli.tensors import bound_metadata, random_inputs, read_inputs
     from edgepart.client.async_client import AsyncClient
 

@@ -155,7 +155,7 @@ class _Talk:
 @contextmanager
 def _talking(target: AgentTarget, conversation: Conversation, as_json: bool) -> Iterator[_Talk]:
     """Opens a client, and makes sure that the model is there."""
-    from edgepart.agent.api.protocol import check_name
+    from edgepart.agent.api.deployment_name import check_name
     from edgepart.client.async_client import AsyncClient
 
     check_name(conversation.model)

@@ -434,7 +434,7 @@ def undeploy(
     as_json: Json = False,
 ) -> None:
     """Stop serving a model, and delete it from the cluster."""
-    from edgepart.agent.api.protocol import check_name
+    from edgepart.agent.api.deployment_name import check_name
 
     target = target_of(agent, state)
     check_name(name)

@@ -104,7 +104,7 @@ async def _infer(
     assumed: list[str],
 ) -> Answer:
     """The answer. What is assumed of pictures is added to `assumed`."""
-    from edgepart.agent.api.protocol import check_name
+    from edgepart.agent.api.deployment_name import check_name
     from edgepart.cli.tensors import bound_metadata, read_inputs
     from edgepart.client.async_client import AsyncClient
 

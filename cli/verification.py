@@ -133,7 +133,7 @@ def verify_live(target: AgentTarget, name: str) -> dict[str, Any]:
 
 
 async def _verify_live(target: AgentTarget, name: str) -> dict[str, Any]:
-    from edgepart.agent.api.protocol import check_name
+    from edgepart.agent.api.deployment_name import check_name
     from edgepart.cli.tensors import bound_metadata, random_inputs
     from edgepart.client.async_client import AsyncClient
 

@@ -34,7 +34,7 @@ TRACE_S = 120.0
 
 def checked(name: str) -> str:
     """The name of a deployment. Raises UsageError if no deployment can have it."""
-    from edgepart.agent.api.protocol import check_name
+    from edgepart.agent.api.deployment_name import check_name
 
     return check_name(name)
 

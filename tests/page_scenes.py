@@ -18,7 +18,8 @@ import onnxruntime as ort
 from benchmarks.models import light
 from onnx import TensorProto, helper, numpy_helper
 
-from edgepart.agent.api.protocol import InferResult, ModelCard
+from edgepart.agent.api.inference_request import InferResult
+from edgepart.agent.api.model_card import ModelCard
 from edgepart.agent.http.server import HttpServer
 from edgepart.agent.wire.control import DeviceWeights
 from edgepart.agent.wire.inference import Epoch

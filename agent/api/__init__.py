@@ -7,8 +7,12 @@ planner/errors, planner/plans, planner/report.
 
 __all__ = [
     "candidate_texts",
+    "deployment_name",
     "device_choice",
+    "inference_request",
+    "model_card",
     "node",
+    "node_parts",
     "notices",
     "progress",
     "protocol",

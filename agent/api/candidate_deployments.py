@@ -4,89 +4,69 @@ event loop.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgepart.agent.api.protocol import Progress
-from edgepart.agent.cluster.core.core import Core
+from edgepart.agent.api.deployment_outcomes import DeploymentOutcomes
+from edgepart.agent.api.known_deployments import KnownDeployments
+from edgepart.agent.api.model_intake import ModelIntake, StoredModel
+from edgepart.agent.api.node_parts import ManagementActions
+from edgepart.agent.api.stages import Progress
 from edgepart.agent.cluster.state import events
-from edgepart.agent.cluster.state.candidates import (
-    find_misfits,
-    is_promoted,
-)
+from edgepart.agent.cluster.state.candidates import find_misfits, is_promoted
+from edgepart.agent.cluster.state.deployments import DeploymentMap
 from edgepart.agent.cluster.state.model_versions import number_of
 from edgepart.agent.wire.control import Deployment
 from edgepart.agent.wire.inference import DeployOptions
 from edgepart.agent.wire.trials import TrialShare, candidate_name
 from edgepart.planner.errors import Unavailable, UsageError
-from edgepart.planner.plans.plan import Plan, ValueInfo
-
-
-@dataclass(frozen=True)
-class StoredModel:
-    """A model that a user sent, examined and in this device's store."""
-
-    model: str
-    model_bytes: int
-    options: DeployOptions
-    asked: DeployOptions
-    """The options as the user gave them."""
-    notes: Sequence[str]
-    inputs: Sequence[ValueInfo]
-    outputs: Sequence[ValueInfo]
-
-
-@dataclass(frozen=True)
-class DeploymentSteps:
-    """The steps that all deployments have in common."""
-
-    store: Callable[[Path | str, DeployOptions, Progress], Awaitable[StoredModel]]
-    """Examines and stores the model in a folder, or the stored one of a digest."""
-    await_service: Callable[[str, Deployment | None, Sequence[str], Progress], Awaitable[dict[str, Any]]]
-    """Waits until what was just written down under a name serves, as NodeApi does for `deploy`."""
-    post: Callable[[events.Event], None]
-    written: Callable[[], Awaitable[None]]
-    """Waits until all waiting writes of state files were tried."""
-    serving: Callable[[str], Plan | None]
-    """The plan by which a deployment serves here; None if it does not."""
-    trouble: Callable[[Deployment], str]
-    """Why a deployment cannot answer now; "" if it can."""
+from edgepart.planner.plans.plan import Plan
 
 
 class CandidateDeployments:
-    """For the event loop's thread. Names are those of deployments that exist."""
+    """For the event loop's thread. Raises UnknownDeployment for names under which nothing is deployed."""
 
-    def __init__(self, core: Core, steps: DeploymentSteps) -> None:
-        self._core = core
-        self._steps = steps
+    def __init__(
+        self,
+        deployments: DeploymentMap,
+        known: KnownDeployments,
+        intake: ModelIntake,
+        outcomes: DeploymentOutcomes,
+        management: ManagementActions,
+    ) -> None:
+        self._deployments = deployments
+        self._known = known
+        self._intake = intake
+        self._outcomes = outcomes
+        self._management = management
 
     async def deploy(
         self, parent: str, given: Path | str, options: DeployOptions, share: TrialShare, progress: Progress
     ) -> dict[str, Any]:
         """Deploy a candidate, as Node.deploy_candidate says."""
         serving = self._serving(parent)
-        found = await self._steps.store(given, options, progress)
-        self._check_fit(parent, serving, found)
-        name = candidate_name(parent)
-        before = self._core.deployments.get(name)
-        self._steps.post(
-            events.CandidateRequested(
-                parent, found.model, found.model_bytes, found.options, found.asked, share
+        with self._intake.keeping():
+            found = await self._intake.take_in(given, options, progress)
+            self._check_fit(parent, serving, found)
+            name = candidate_name(parent)
+            before = self._deployments.get(name)
+            self._management.post(
+                events.CandidateRequested(
+                    parent, found.model, found.model_bytes, found.options, found.asked, share
+                )
             )
-        )
-        answer = await self._steps.await_service(name, before, found.notes, progress)
+            answer = await self._outcomes.await_service(name, before, found.notes, progress)
         return answer | {"candidate_of": parent, "share": share.percent, "shadow": share.shadow}
 
     def _serving(self, parent: str) -> Plan:
-        """The plan of the deployment. Raises Unavailable if it does not serve."""
-        plan = self._steps.serving(parent)
-        if plan is None:
+        """The plan of the deployment. Raises UnknownDeployment; Unavailable if it does not serve."""
+        self._known.entry(parent)
+        active = self._known.active(parent)
+        if active is None:
             raise Unavailable(
                 f"{parent!r} does not serve yet, so that a candidate cannot be compared with it. Nothing was deployed"
             )
-        return plan
+        return active[1].plan
 
     def _check_fit(self, parent: str, serving: Plan, found: StoredModel) -> None:
         """Raises UsageError if requests for the deployment do not fit the model, or its answers are others."""
@@ -104,29 +84,32 @@ class CandidateDeployments:
 
     async def share(self, parent: str, share: TrialShare) -> None:
         """Give the candidate another share, once it is on this device's disk."""
-        self._core.deployments.trial(parent)
-        self._steps.post(events.ShareRequested(parent, share))
-        await self._steps.written()
+        self._find(parent)
+        self._management.post(events.ShareRequested(parent, share))
+        await self._management.written()
 
     async def promote(self, parent: str, progress: Progress) -> dict[str, Any]:
         """Promote the candidate, as Node.promote says."""
-        candidate, before = self._core.deployments.trial(parent), self._core.deployments.get(parent)
-        assert before is not None
-        if not is_promoted(before, candidate) and (why := self._steps.trouble(candidate)):
+        before, candidate = self._find(parent)
+        if not is_promoted(before, candidate) and (why := self._known.trouble(candidate)):
             raise Unavailable(
                 f"version {number_of(candidate)}, the candidate of {parent!r}, does not serve: {why}. Nothing was changed"
             )
-        self._steps.post(events.PromoteRequested(parent))
-        answer = await self._steps.await_service(parent, before, (), progress)
+        self._management.post(events.PromoteRequested(parent))
+        answer = await self._outcomes.await_service(parent, before, (), progress)
         # The leader does this as well, unless it is of an earlier release, in case this agent is lost before it comes here.
-        left = self._core.deployments.candidate(parent)
+        left = self._deployments.candidate(parent)
         if left is not None and number_of(left) == number_of(candidate):
-            self._steps.post(events.UndeployRequested(left.name, left.version))
+            self._management.post(events.UndeployRequested(left.name, left.version))
         return answer
 
     async def discard(self, parent: str) -> str:
         """Give the candidate up; returns its number."""
-        candidate = self._core.deployments.trial(parent)
-        self._steps.post(events.UndeployRequested(candidate.name, candidate.version))
-        await self._steps.written()
+        _, candidate = self._find(parent)
+        self._management.post(events.UndeployRequested(candidate.name, candidate.version))
+        await self._management.written()
         return str(number_of(candidate))
+
+    def _find(self, parent: str) -> tuple[Deployment, Deployment]:
+        """The deployment and its candidate. Raises UnknownDeployment; UsageError if it has none."""
+        return self._known.entry(parent), self._deployments.trial(parent)

@@ -10,11 +10,11 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
-from edgepart.agent.api.protocol import CandidateCard, InferResult, SequenceTurn
+from edgepart.agent.api.inference_request import AskedInference, InferResult, SequenceTurn
+from edgepart.agent.api.model_card import CandidateCard
 from edgepart.agent.chronicle.event_log import CANDIDATE, EventLog
 from edgepart.agent.cluster.state.candidates import draw_of_sequence, goes_to_candidate
 from edgepart.agent.cluster.state.deployments import DeploymentMap
@@ -37,17 +37,6 @@ PATIENCE = 0.5
 With a larger part, a slow candidate answers more of its share."""
 TELL_S = 60.0
 """Seconds between two events that say that a candidate fails."""
-
-
-@dataclass(frozen=True, slots=True)
-class AskedInference:
-    """A request, as Node.infer takes it."""
-
-    inputs: Mapping[str, Any]
-    outputs: Sequence[str] | None
-    deadline_s: float
-    sequence: SequenceTurn | None = None
-
 
 Serve = Callable[[Deployment, AskedInference], Awaitable[InferResult]]
 """Answers a request with this deployment and no other."""

@@ -10,7 +10,7 @@ import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from edgepart.agent.api.protocol import Progress
+from edgepart.agent.api.stages import Progress
 from edgepart.agent.cluster.core.core import Core
 from edgepart.agent.cluster.membership.roster import replace_node_ids
 from edgepart.agent.cluster.state import events

@@ -8,8 +8,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from edgepart.agent.api.protocol import Progress
-from edgepart.agent.api.stages import WEIGHTS_ON
+from edgepart.agent.api.stages import WEIGHTS_ON, Progress
 from edgepart.agent.wire.control import DeviceWeights
 
 STILL_S = 5.0

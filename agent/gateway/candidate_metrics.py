@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from edgepart.agent.api.protocol import ModelCard
+from edgepart.agent.api.model_card import ModelCard
 
 _GAUGES = (
     ("candidate_version", "Number of the version that is tried beside the one that serves"),

@@ -10,7 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from edgepart.agent.api.protocol import InferResult, ModelCard, Node
+from edgepart.agent.api.inference_request import InferResult
+from edgepart.agent.api.model_card import ModelCard
+from edgepart.agent.api.protocol import Node
 from edgepart.agent.gateway import oip_models
 from edgepart.agent.gateway.admission import LaneTurns
 from edgepart.agent.gateway.limits import BodyLimits

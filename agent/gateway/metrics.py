@@ -16,7 +16,8 @@ from prometheus_client import (
 )
 from prometheus_client.metrics import MetricWrapperBase
 
-from edgepart.agent.api.protocol import InferResult, Node
+from edgepart.agent.api.inference_request import InferResult
+from edgepart.agent.api.protocol import Node
 from edgepart.agent.chronicle.request_history import RequestHistory
 from edgepart.agent.gateway.intake import Intake
 from edgepart.agent.gateway.node_metrics import NodeMetrics

@@ -17,7 +17,8 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from edgepart.agent.api.protocol import ModelCard, Node
+from edgepart.agent.api.model_card import ModelCard
+from edgepart.agent.api.protocol import Node
 from edgepart.agent.gateway.candidate_metrics import collect_candidates
 from edgepart.agent.gateway.cluster_metrics import collect_devices, collect_links
 from edgepart.agent.gateway.intake import Intake

@@ -17,7 +17,7 @@ from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
-from edgepart.agent.api.protocol import InferResult, SequenceTurn
+from edgepart.agent.api.inference_request import InferResult, SequenceTurn
 from edgepart.agent.gateway.oip_elements import DATATYPES, datatype_of_array
 from edgepart.planner.errors import RequestError
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from edgepart.agent.api.protocol import ModelCard
+from edgepart.agent.api.model_card import ModelCard
 from edgepart.agent.gateway.oip import InferRequest
 from edgepart.agent.gateway.oip_elements import datatype_of_array, datatype_of_element
 from edgepart.planner.errors import RequestError

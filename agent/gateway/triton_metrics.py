@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from edgepart.agent.api.protocol import InferResult
+from edgepart.agent.api.inference_request import InferResult
 
 MOST_VERSIONS = 8
 """The versions of a deployment whose counts are kept: those that were counted last. Prometheus keeps the others."""

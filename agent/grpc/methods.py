@@ -8,7 +8,7 @@ from typing import Any
 
 from google.protobuf.json_format import ParseDict
 
-from edgepart.agent.api.protocol import ModelCard
+from edgepart.agent.api.model_card import ModelCard
 from edgepart.agent.gateway import oip_models
 from edgepart.agent.gateway.gateway import Gateway
 from edgepart.agent.grpc.arrivals import Arrivals

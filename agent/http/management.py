@@ -15,8 +15,11 @@ from typing import Any
 
 from aiohttp import ClientConnectionResetError, hdrs, web
 
+from edgepart.agent.api.deployment_name import check_name
+from edgepart.agent.api.model_card import ModelCard
 from edgepart.agent.api.progress import ProgressLines
-from edgepart.agent.api.protocol import ModelCard, Node, Progress, check_name
+from edgepart.agent.api.protocol import Node
+from edgepart.agent.api.stages import Progress
 from edgepart.agent.chronicle.event_log import FAILED
 from edgepart.agent.gateway.inference import find_card
 from edgepart.agent.gateway.limits import BodyLimits

@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
-from edgepart.agent.api.protocol import InferResult, ModelCard
+from edgepart.agent.api.inference_request import InferResult
+from edgepart.agent.api.model_card import ModelCard
 from edgepart.agent.gateway import oip, oip_models
 from edgepart.agent.gateway.gateway import Gateway
 from edgepart.agent.http import oip_bodies

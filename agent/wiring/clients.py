@@ -10,11 +10,11 @@ from functools import partial
 from importlib.util import find_spec
 
 from edgepart.agent.api.candidate_texts import CandidateTexts
-from edgepart.agent.api.node import (
+from edgepart.agent.api.node import NodeApi
+from edgepart.agent.api.node_parts import (
     Diagnostics,
     ManagementActions,
     ModelFiles,
-    NodeApi,
     NodeIdentity,
     RequestServing,
 )

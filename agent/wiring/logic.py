@@ -155,7 +155,7 @@ def _make_maintenance(
             base.integrity,
             compute.plans,
             compute.fetching,
-            lambda: node.uploading,
+            lambda: node.intake.uploading,
             driver.post,
             driver.caught_up,
         )

@@ -88,7 +88,7 @@ def _write_trial(trial: TriedVersion) -> dict[str, Any]:
 
 
 def _deployment(name: str, node: yaml.Node, file: str) -> DescribedDeployment:
-    from edgepart.agent.api.protocol import check_name
+    from edgepart.agent.api.deployment_name import check_name
 
     try:
         check_free_name(check_name(name))

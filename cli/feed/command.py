@@ -119,7 +119,7 @@ def feed(
     as_json: JsonLines = False,
 ) -> None:
     """Send a stream of frames from a camera, a topic or a folder, and write down the answers. Ctrl-C ends it."""
-    from edgepart.agent.api.protocol import check_name
+    from edgepart.agent.api.deployment_name import check_name
     from edgepart.cli.feed.frames import LineLimits
     from edgepart.cli.feed.topics import check_topics
 

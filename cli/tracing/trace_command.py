@@ -159,7 +159,7 @@ def _writable(output: Path) -> Any:
 
 async def _trace(run: TraceRun, report: Callable[[int], None]) -> tuple[Any, Any]:
     """The agent's trace, and the description of its cluster."""
-    from edgepart.agent.api.protocol import check_name
+    from edgepart.agent.api.deployment_name import check_name
     from edgepart.client.async_client import AsyncClient
 
     check_name(run.model)

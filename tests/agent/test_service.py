@@ -176,7 +176,7 @@ def test_a_stored_model_is_deployed_again_with_other_options_and_under_another_n
         assert np.array_equal(await answer(agent), -X)
         with pytest.raises(Unavailable, match="no member holds it"):
             await node.deploy_stored("net", "0" * 64, options, lambda *_: None)
-        assert node.uploading == 0
+        assert node.intake.uploading == 0
 
     run(state, work)
 
@@ -196,7 +196,7 @@ def test_what_fails_leaves_what_was_deployed(state: Path, tmp_path: Path) -> Non
         assert np.array_equal(await answer(agent), -X)
         (card,) = agent._logic.clients.node.models()
         assert (card.version, card.kept_versions) == ("2", ()), "version 1 failed, and so did version 3"
-        assert agent._logic.clients.node.uploading == 0
+        assert agent._logic.clients.node.intake.uploading == 0
         await agent._logic.maintenance.collect()
         while not agent._logic.clients.node.ready("net")[0]:
             await asyncio.sleep(0.02)
@@ -212,10 +212,7 @@ def test_what_nothing_uses_is_deleted_and_nothing_else(state: Path, tmp_path: Pa
         store = agent._base.store
         await deploy(agent, model_in(tmp_path / "m", "Neg"))
         junk = store.put_bytes(b"junk")
-        agent._logic.clients.node.uploading += 1
-        await agent._logic.maintenance.collect()
-        assert store.has(junk)  # somebody uploads: what it needs is not known yet
-        agent._logic.clients.node.uploading -= 1
+        assert agent._logic.clients.node.intake.uploading == 0
         await agent._logic.maintenance.collect()
         assert not store.has(junk)
         assert len(store.models()) == 1

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from edgepart.agent.api.protocol import CandidateCard, DeployedCandidate, DeployedModel, DeployedVersion
+from edgepart.agent.api.deployed_model import DeployedCandidate, DeployedModel, DeployedVersion
+from edgepart.agent.api.model_card import CandidateCard
 from edgepart.cli.candidate_text import candidate_text
 from tests.agent.http.conftest import Served, served
 from tests.agent.http.fakes import add_model

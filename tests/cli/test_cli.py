@@ -22,7 +22,7 @@ from rich.console import Console
 from typer import Context
 from typer.main import get_command
 
-from edgepart.agent.api.protocol import BindingStatus, SequenceFigures
+from edgepart.agent.api.model_card import BindingStatus, SequenceFigures
 from edgepart.agent.wire.inference import DeployOptions, Epoch
 from edgepart.cli import options, output, tensors, verification
 from edgepart.cli.main import COMMANDS, app, main

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgepart.agent.api.protocol import DeployedModel, DeployedVersion
+from edgepart.agent.api.deployed_model import DeployedModel, DeployedVersion
 from edgepart.agent.gateway.gateway import Gateway
 from edgepart.agent.http.server import HttpServer
 from edgepart.client.async_client import AsyncClient

@@ -19,7 +19,7 @@ from hashlib import sha256
 
 from edgepart.agent.cluster.state.events import Effect, LeaderChanged, MemberDistrusted, PersistTerm
 from edgepart.agent.wire.control import Heartbeat
-from edgepart.agent.wire.inference import NODE_BITS
+from edgepart.agent.wire.inference import NODE_BITS, Epoch
 
 MAX_TERM = 2**53
 """The largest integer that JSON readers take exactly; a larger term is not believed."""
@@ -101,6 +101,11 @@ class TermLimiter:
 def term_round(term: int) -> int:
     """The round of a term, which is the number that people see."""
     return term >> NODE_BITS
+
+
+def readable_epoch(epoch: Epoch) -> Epoch:
+    """The epoch as people see it, without the low digits of its term, which say who made the term."""
+    return Epoch(term_round(epoch.term), epoch.number)
 
 
 class Election:

@@ -22,7 +22,7 @@ Shapes = dict[str, tuple[int, ...]]
 """The whole shape of each input that has free dimensions, by input name."""
 
 VARIANT_SEPARATOR = "@"
-"""Separates the deployment's name from the rest in a variant's name; `check_name` (agent/api/protocol.py)
+"""Separates the deployment's name from the rest in a variant's name; `check_name` (agent/api/deployment_name.py)
 allows it in no user's name."""
 MAX_EXTENT = 2**31 - 1
 """The largest extent of a free dimension. An empty array may claim any extents, and a plan must be made for

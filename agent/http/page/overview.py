@@ -10,8 +10,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from edgepart.agent.api.model_card import ModelCard
 from edgepart.agent.api.notices import all_notices
-from edgepart.agent.api.protocol import ModelCard
 from edgepart.agent.chronicle.request_history import SLICE_S, RequestFigures, RequestHistory
 from edgepart.planner.figures import format_figure
 

@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from edgepart.agent.api.protocol import ModelCard, Node
+from edgepart.agent.api.model_card import ModelCard
+from edgepart.agent.api.protocol import Node
 from edgepart.agent.api.stages import WEIGHTS_ON
 from edgepart.agent.chronicle.request_history import RequestHistory
 from edgepart.agent.http.page.overview import (
@@ -25,7 +26,7 @@ class DeploymentTries:
         self.failures: dict[str, str] = {}
         """The reason why the last try through this agent failed, by deployment."""
         self.under_way: dict[str, Mapping[str, Any]] = {}
-        """How far each one is: {"stage", "done", "total"}, as in Progress (agent/api/protocol.py). The weights on each
+        """How far each one is: {"stage", "done", "total"}, as in Progress (agent/api/stages.py). The weights on each
         device are in its card, which all agents know."""
         self.changed: Callable[[], None] = lambda: None
         """Called after each change."""

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from edgepart.agent.api import candidate_requests
-from edgepart.agent.api.candidate_requests import MOST_COPIES, AskedInference, CandidateRequests
-from edgepart.agent.api.protocol import InferResult, SequenceTurn
+from edgepart.agent.api.candidate_requests import MOST_COPIES, CandidateRequests
+from edgepart.agent.api.inference_request import AskedInference, InferResult, SequenceTurn
 from edgepart.agent.chronicle.event_log import EventLog
 from edgepart.agent.cluster.state.deployments import DeploymentMap
 from edgepart.agent.cluster.state.model_versions import number_of

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from edgepart.agent.api.protocol import BindingStatus, InferResult, SequenceFigures
+from edgepart.agent.api.inference_request import InferResult
+from edgepart.agent.api.model_card import BindingStatus, SequenceFigures
 from edgepart.agent.gateway.intake import Intake
 from edgepart.agent.gateway.limits import BodyLimits
 from edgepart.agent.gateway.metrics import Metrics

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from tritonclient.grpc import service_pb2
 
-from edgepart.agent.api.protocol import SequenceTurn
+from edgepart.agent.api.inference_request import SequenceTurn
 from edgepart.agent.gateway.oip import InferRequest
 from edgepart.agent.gateway.oip_elements import BINARY_ONLY, binary_of, texts_of
 from edgepart.agent.grpc import infer_messages

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from tritonclient import grpc as triton
 
-from edgepart.agent.api.protocol import SequenceTurn
+from edgepart.agent.api.inference_request import SequenceTurn
 from edgepart.agent.grpc import streams
 from edgepart.agent.wire.vocabulary import OPEN
 from edgepart.planner.errors import Unavailable

@@ -15,7 +15,7 @@ from tritonclient import http as triton_http
 from tritonclient.grpc import aio as triton_aio
 from tritonclient.utils import InferenceServerException
 
-from edgepart.agent.api.protocol import CandidateCard
+from edgepart.agent.api.model_card import CandidateCard
 from tests.agent.grpc.conftest import Doors
 from tests.agent.http.fakes import A
 

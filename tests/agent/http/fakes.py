@@ -14,16 +14,11 @@ import numpy as np
 import onnxruntime as ort
 from onnx import TensorProto, helper
 
+from edgepart.agent.api.deployed_model import DeployedModel, DeployedVersion
 from edgepart.agent.api.device_choice import check_devices
-from edgepart.agent.api.protocol import (
-    CandidateCard,
-    DeployedModel,
-    DeployedVersion,
-    InferResult,
-    ModelCard,
-    Progress,
-    SequenceTurn,
-)
+from edgepart.agent.api.inference_request import InferResult, SequenceTurn
+from edgepart.agent.api.model_card import CandidateCard, ModelCard
+from edgepart.agent.api.stages import Progress
 from edgepart.agent.chronicle.event_log import EventLog
 from edgepart.agent.chronicle.log_lines import LogKeeper
 from edgepart.agent.wire.inference import DeployOptions, Epoch

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from edgepart.agent.api.protocol import CandidateCard
+from edgepart.agent.api.model_card import CandidateCard
 from tests.agent.http.conftest import ADMIN, Served
 from tests.agent.http.fakes import add_model
 from tests.agent.http.test_http import form

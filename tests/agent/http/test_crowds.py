@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgepart.agent.api.protocol import InferResult
+from edgepart.agent.api.inference_request import InferResult
 from edgepart.agent.gateway.gateway import Gateway
 from edgepart.agent.http import idle as silence
 from edgepart.agent.http.server import HttpServer

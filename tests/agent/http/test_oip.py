@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from edgepart.agent.api.protocol import ModelCard
+from edgepart.agent.api.model_card import ModelCard
 from edgepart.agent.gateway import oip, oip_models
 from edgepart.agent.gateway.oip_elements import (
     BINARY_ONLY,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgepart.agent.api.protocol import SequenceTurn
+from edgepart.agent.api.inference_request import SequenceTurn
 from edgepart.agent.http import oip_bodies
 from edgepart.agent.wire.inference import DeployOptions
 from edgepart.planner.errors import RequestError, StateLost

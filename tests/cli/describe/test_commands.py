@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from edgepart.agent.api.protocol import DeployedCandidate, DeployedModel, DeployedVersion
+from edgepart.agent.api.deployed_model import DeployedCandidate, DeployedModel, DeployedVersion
 from tests.agent.http.conftest import Served, served
 from tests.agent.http.fakes import NO_ROOM, add_model
 from tests.cli.test_cli import Edgepart, edgepart, member

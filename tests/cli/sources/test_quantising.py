@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import edgepart as product
-from edgepart.agent.api.protocol import DeployedModel, DeployedVersion
+from edgepart.agent.api.deployed_model import DeployedModel, DeployedVersion
 from edgepart.agent.quantise.work import DATA, MODEL
 from edgepart.agent.wire.codec import json_record
 from edgepart.agent.wire.inference import QuantisedWeights

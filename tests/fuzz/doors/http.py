@@ -18,15 +18,11 @@ from typing import Any
 
 import numpy as np
 
+from edgepart.agent.api.deployed_model import DeployedModel
 from edgepart.agent.api.device_choice import check_devices
-from edgepart.agent.api.protocol import (
-    CandidateCard,
-    DeployedModel,
-    InferResult,
-    ModelCard,
-    Progress,
-    SequenceTurn,
-)
+from edgepart.agent.api.inference_request import InferResult, SequenceTurn
+from edgepart.agent.api.model_card import CandidateCard, ModelCard
+from edgepart.agent.api.stages import Progress
 from edgepart.agent.chronicle.event_log import EventLog
 from edgepart.agent.chronicle.log_lines import LogKeeper
 from edgepart.agent.gateway import oip, oip_models

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgepart.agent.api.protocol import check_name
+from edgepart.agent.api.deployment_name import check_name
 from edgepart.agent.cluster.state.bindings import (
     MAX_EXTENT,
     bind_infos,

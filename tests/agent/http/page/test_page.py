@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgepart.agent.api.protocol import CandidateCard
+from edgepart.agent.api.model_card import CandidateCard
 from edgepart.agent.gateway.gateway import Gateway
 from edgepart.agent.http.page.api_paths import API_PATHS
 from edgepart.agent.http.server import HttpServer
