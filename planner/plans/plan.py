@@ -437,18 +437,6 @@ def plan_from_bytes(data: bytes) -> Plan:
         ) from error
 
 
-def plan_for_device(plan: Plan, device: str) -> Plan:
-    """The plan for one device: the programs of other devices keep their steps and lose their segments."""
-
-    def lighten(program: Program) -> Program:
-        if program.device == device:
-            return program
-        return replace(program, segments=())
-
-    fields = {name: getattr(plan, name) for name in plan.__dataclass_fields__}
-    return Plan(**fields | {"programs": {n: lighten(p) for n, p in plan.programs.items()}})
-
-
 _STEPS: dict[str, type[Receive] | type[Run] | type[Send]] = {"receive": Receive, "run": Run, "send": Send}
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from edgepart.planner.errors import FrameError
 from edgepart.planner.lowering.lower import make_plan
 from edgepart.planner.model.load import load_graph
-from edgepart.planner.plans.plan import Plan, plan_for_device, plan_from_bytes, plan_to_bytes
+from edgepart.planner.plans.plan import Plan, plan_from_bytes, plan_to_bytes
 from tests.planner.lowering.test_lower import chain_model
 from tests.planner.random_plans import NAMES, problem_of, rows
 
@@ -39,14 +39,6 @@ def test_equal_plans_have_one_digest_and_others_another(plan: Plan) -> None:
     shuffled = replace(plan, programs=dict(reversed(list(plan.programs.items()))))
     assert shuffled.digest == plan.digest
     assert replace(plan, why="because").digest != plan.digest
-
-
-def test_for_one_device_the_others_lose_their_models(plan: Plan) -> None:
-    light = plan_for_device(plan, "bob")
-    assert light.programs["bob"] == plan.programs["bob"]
-    assert all(p.segments == () for name, p in light.programs.items() if name != "bob")
-    assert plan_from_bytes(plan_to_bytes(light)) == light
-    assert len(plan_to_bytes(light)) < len(plan_to_bytes(plan))
 
 
 @given(st.binary(max_size=200))
