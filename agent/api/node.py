@@ -63,7 +63,8 @@ from edgepart.agent.wire.trials import TrialShare
 from edgepart.planner import errors
 from edgepart.planner.devices.cluster_json import cluster_to_json
 from edgepart.planner.errors import ClusterError, EdgepartError, ModelError, Unavailable, UnknownDeployment
-from edgepart.planner.plans.plan import Plan, ValueInfo, plan_from_bytes
+from edgepart.planner.plans.plan import Plan, ValueInfo
+from edgepart.planner.plans.plan_bytes import plan_from_bytes
 from edgepart.planner.plans.reduced_precision import EXACT
 
 FINAL = (

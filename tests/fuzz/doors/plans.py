@@ -34,7 +34,7 @@ from edgepart.planner.layout.strategy import Problem
 from edgepart.planner.model.load import load_graph
 from edgepart.planner.planner import choose_plan
 from edgepart.planner.plans.check import check_plan
-from edgepart.planner.plans.plan import plan_from_bytes, plan_to_bytes
+from edgepart.planner.plans.plan_bytes import plan_from_bytes, plan_to_bytes
 from edgepart.planner.region import Interval, span
 from edgepart.planner.tdl.document import METADATA_KEY, write_descriptions
 from tests.agent.wire.decoder import Decoder
@@ -84,7 +84,7 @@ def _plan(data: bytes) -> None:
         raise FrameError("a plan that breaks its rules is not loaded") from error
     encoded = plan_to_bytes(plan)  # the devices are in order now; in `data` they may not have been
     expect(plan_to_bytes(plan_from_bytes(encoded)) == encoded, "a plan is another after a round trip")
-    expect(len(plan.digest) == 64 and plan.syncs >= 0 and bool(plan.parts), "a plan without a digest")
+    expect(len(plan.structure) == 16 and plan.syncs >= 0 and bool(plan.parts), "a plan without a structure")
 
 
 def _card(data: bytes) -> None:

@@ -19,9 +19,8 @@ from edgepart.planner.plans.plan import (
     Run,
     Segment,
     ValueInfo,
-    plan_from_bytes,
-    plan_to_bytes,
 )
+from edgepart.planner.plans.plan_bytes import plan_from_bytes, plan_to_bytes
 from edgepart.planner.region import Region
 from edgepart.planner.search.mirrors import add_mirrors, bytes_by_mirror
 
