@@ -11,6 +11,7 @@ __all__ = [
     "digests",
     "graph",
     "load",
+    "model_file",
     "protos",
     "stateful",
     "states",

@@ -17,7 +17,8 @@ from onnx import TensorProto, TypeProto, ValueInfoProto
 
 from edgepart.planner.errors import ModelError, UsageError
 from edgepart.planner.model.graph import Graph
-from edgepart.planner.model.load import free_of, inputs_of, load_graph, read_model
+from edgepart.planner.model.load import free_of, inputs_of, load_graph
+from edgepart.planner.model.model_file import read_model
 from edgepart.planner.tdl.description import OperatorDescription
 
 Shapes = Mapping[str, tuple[int, ...]]

@@ -17,7 +17,8 @@ from onnx import ModelProto, ValueInfoProto
 
 from edgepart.planner.errors import ModelError, NotInPlace, UsageError
 from edgepart.planner.model.graph import Graph
-from edgepart.planner.model.load import free_of, inputs_of, load_graph, read_model
+from edgepart.planner.model.load import free_of, inputs_of, load_graph
+from edgepart.planner.model.model_file import read_model
 from edgepart.planner.model.rewrites.masked_positions import COUNTED, MASK, POSITIONS
 from edgepart.planner.model.rewrites.merged_decoder import ALWAYS, is_merged
 from edgepart.planner.model.states import WRITTEN, Pair, find_states, suggested_pairs

@@ -1,26 +1,22 @@
 """Loads a model file into a Graph: reads and checks it, binds free dimensions, infers types, folds constants,
 and drops everything that no output depends on. A door: it opens the model's files.
 
-shape_inference.py infers the types of one operator, constant_folding.py folds constants, and weights.py reads
-the weights of the file.
+model_file.py reads the file, shape_inference.py infers the types of one operator, constant_folding.py folds constants,
+and weights.py reads the weights of the file.
 """
 
 from __future__ import annotations
 
-import errno
-import mmap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import onnx
-from google.protobuf.message import DecodeError
 from onnx import (
     AttributeProto,
     ModelProto,
     NodeProto,
-    TensorProto,
     TensorShapeProto,
     TypeProto,
     ValueInfoProto,
@@ -30,14 +26,10 @@ from onnx import (
 from edgepart.planner.errors import EdgepartError, ModelError, NotInPlace, UsageError
 from edgepart.planner.model.constant_folding import SHAPED_BY_DATA, fold_node
 from edgepart.planner.model.described_operators import descriptions_of, infer_function, take_functions
-from edgepart.planner.model.digests import file_digest, joint_digest
-from edgepart.planner.model.external import skim_weights
-from edgepart.planner.model.flat_scales import give_scales_rows
 from edgepart.planner.model.graph import Constant, Graph, Operator, Tensor, check_graph
-from edgepart.planner.model.precompiled import explain_precompiled
+from edgepart.planner.model.model_file import FAULTS, parse_model, read_model
 from edgepart.planner.model.quantised_activations import make_activations_unsigned
 from edgepart.planner.model.rewrites.in_place import write_in_place
-from edgepart.planner.model.rewrites.masked_positions import count_positions_in_mask
 from edgepart.planner.model.rewrites.merged_decoder import decide, shapes_of_plan
 from edgepart.planner.model.rewrites.past_before_rows import find_growing, has_masked_past, open_decided
 from edgepart.planner.model.shape_inference import (
@@ -60,39 +52,18 @@ from edgepart.planner.model.subgraphs import (
 )
 from edgepart.planner.model.validate import check_node, check_opsets
 from edgepart.planner.model.weights import (
-    SMALL_BYTES,
     Origin,
     constant_of,
     dtype_name,
     eager_constant,
     embed_external,
-    external_path,
     sparse_constant_of,
-    tensors_of,
 )
 from edgepart.planner.model.whole import file_constants, make_whole_model
 from edgepart.planner.tdl.description import OperatorDescription
 
-_FAULTS = (
-    ValueError,
-    TypeError,
-    KeyError,
-    IndexError,
-    AttributeError,
-    RuntimeError,
-    AssertionError,
-    ArithmeticError,
-    MemoryError,
-    onnx.checker.ValidationError,
-)
-"""The exceptions that protobuf, onnx and numpy raise for files that are not models. This module turns them
-into ModelError."""
-
 MOST_CONTRADICTIONS = 3
 """As many values whose shapes the file has wrong get a note each; an exporter may have ten of each layer wrong."""
-
-LARGEST_FILE = (1 << 31) - 1
-"""The largest model file in bytes: protobuf reads no more in one message."""
 
 
 def load_graph(
@@ -125,7 +96,7 @@ def load_weights(path: Path | bytes) -> Mapping[str, Constant]:
     """The big constants of the file itself, by name. A constant of the same name in a graph has the same
     value. Much faster than `load_constants`, because nothing is inferred. Raises ModelError if the model
     cannot be used."""
-    return file_constants(*_parse(path))
+    return file_constants(*parse_model(path))
 
 
 def _load(
@@ -133,7 +104,7 @@ def _load(
     shapes: Mapping[str, tuple[int | None, ...]] | None,
     operators: Sequence[OperatorDescription] = (),
 ) -> Graph:
-    model, origin = _parse(path)
+    model, origin = parse_model(path)
     _check_names(model.graph.node, origin.name)
     if shapes is not None:
         shapes = decide(model, shapes)
@@ -188,7 +159,7 @@ def _load_model(
         return graph if shapes is None else replace(graph, whole=make_whole_model(own, origin, graph))
     except EdgepartError:
         raise
-    except _FAULTS as error:
+    except FAULTS as error:
         raise ModelError(f"{origin.name}: is not a usable model: {error!r}") from error
 
 
@@ -216,14 +187,9 @@ def _check_names(nodes: Iterable[NodeProto], model: str) -> None:
 def check_shapes(path: Path | bytes, shapes: Mapping[str, tuple[int, ...]]) -> None:
     """Raises UsageError if the model's inputs do not accept these shapes, and ModelError if the model cannot
     be read. Fast, because only the inputs are looked at."""
-    model, origin = _parse(path)
+    model, origin = parse_model(path)
     left = decide(model, shapes)
     _Loader(model, origin, left).bind(inputs_of(model))
-
-
-def read_model(path: Path | bytes) -> ModelProto:
-    """The model as it stands in the file, but without its weights. Raises ModelError if it cannot be read."""
-    return _parse(path)[0]
 
 
 def inputs_of(model: ModelProto) -> list[ValueInfoProto]:
@@ -231,63 +197,6 @@ def inputs_of(model: ModelProto) -> list[ValueInfoProto]:
     constants = {proto.name for proto in model.graph.initializer}
     constants |= {sparse.values.name for sparse in model.graph.sparse_initializer}
     return [value for value in model.graph.input if value.name not in constants]
-
-
-def model_files(path: Path) -> tuple[Path, ...]:
-    """The model file, then the files of its external data, each once, in the order of first mention.
-
-    Raises ModelError if a file is missing or not inside the model's folder (after following links)."""
-    model, origin = _parse(path)
-    files = [path]
-    for proto in tensors_of(model):
-        if proto.data_location == TensorProto.EXTERNAL:
-            files.append(external_path(proto, origin, f"{origin.name}: constant {proto.name!r}"))
-    return tuple(dict.fromkeys(files))
-
-
-def model_digest(files: Sequence[Path]) -> str:
-    """The digest of a model: the SHA-256 (hex) of its only file, or the `joint_digest` of several files."""
-    return joint_digest([file_digest(file) for file in files])
-
-
-def _parse(path: Path | bytes) -> tuple[ModelProto, Origin]:
-    origin = (
-        Origin("model", None) if isinstance(path, bytes) else Origin(path.name, path.absolute().parent, path)
-    )
-    try:
-        size = len(path) if isinstance(path, bytes) else path.stat().st_size
-        if size > LARGEST_FILE:
-            raise ModelError(
-                f"{origin.name}: has {size} bytes, and an ONNX file cannot have more than {LARGEST_FILE}; save it with "
-                "its weights as external data"
-            )
-        data = path if isinstance(path, bytes) else _read(path)
-    except (OSError, MemoryError) as error:
-        if isinstance(error, MemoryError) or error.errno == errno.ENOMEM:
-            raise ModelError(f"{origin.name}: has {size} bytes, more than there is memory for") from error
-        raise ModelError(f"{path!s}: cannot be read ({error.strerror}); is the path right?") from error
-    try:
-        model = onnx.load_model_from_string(data)
-    except (DecodeError, *_FAULTS) as error:
-        raise ModelError(
-            f"{origin.name}: is not an ONNX file, is cut short, or nests its graphs too deep ({error})"
-        ) from error
-    if not model.HasField("graph") or not model.graph.output:
-        raise ModelError(
-            f"{origin.name}: holds no graph with outputs ({len(data)} bytes); is it an ONNX model?"
-        )
-    if why := explain_precompiled(model):
-        raise ModelError(f"{origin.name}: {why}")
-    return count_positions_in_mask(give_scales_rows(model)), origin
-
-
-def _read(path: Path) -> bytes:
-    """The bytes of a model file without its weights, which are mapped into memory but not copied."""
-    with path.open("rb") as file:
-        if path.stat().st_size <= SMALL_BYTES:
-            return file.read()
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as data:
-            return skim_weights(data)
 
 
 @dataclass
@@ -419,7 +328,7 @@ class _Loader:
                 self._visit(node)
             except EdgepartError:
                 raise
-            except _FAULTS as error:
+            except FAULTS as error:
                 raise ModelError(
                     f"{self.origin.name}: {describe_node(node)} cannot be read: {error!r}"
                 ) from error

@@ -25,7 +25,8 @@ from edgepart.planner.access import access_of
 from edgepart.planner.errors import EdgepartError, Infeasible, InternalError, ModelError
 from edgepart.planner.layout.strategy import Problem
 from edgepart.planner.model import subgraphs
-from edgepart.planner.model.load import LARGEST_FILE, load_constants, load_graph
+from edgepart.planner.model.load import load_constants, load_graph
+from edgepart.planner.model.model_file import LARGEST_FILE
 from edgepart.planner.model.weights import SMALL_BYTES
 from edgepart.planner.planner import choose_plan
 from tests.planner.model.test_load import branches, graph_of, model_of, node, value
