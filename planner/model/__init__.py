@@ -1,6 +1,6 @@
 """Models: an ONNX file becomes a Graph, checked, with its free dimensions bound and its constants folded.
 
-May import: planner/errors, planner/model/rewrites, planner/region, planner/tdl.
+May import: planner/errors, planner/model/rewrites, planner/model/shapes, planner/region, planner/tdl.
 """
 
 __all__ = [
@@ -16,5 +16,6 @@ __all__ = [
     "stateful",
     "states",
     "subgraphs",
+    "validate",
     "weights",
 ]

@@ -17,7 +17,7 @@ from onnx.helper import tensor_dtype_to_np_dtype
 
 from edgepart.planner.errors import ModelError
 from edgepart.planner.model.graph import Constant
-from edgepart.planner.model.shape_inference import Types, known_shape, tensor_of
+from edgepart.planner.model.shapes.shape_inference import Types, known_shape, tensor_of
 from edgepart.planner.model.subgraphs import describe_node, nested_graphs
 from edgepart.planner.model.weights import SMALL_BYTES, eager_constant, lazy_constant
 from edgepart.planner.region import Array

@@ -32,7 +32,7 @@ from edgepart.planner.model.quantised_activations import make_activations_unsign
 from edgepart.planner.model.rewrites.in_place import write_in_place
 from edgepart.planner.model.rewrites.merged_decoder import decide, shapes_of_plan
 from edgepart.planner.model.rewrites.past_before_rows import find_growing, has_masked_past, open_decided
-from edgepart.planner.model.shape_inference import (
+from edgepart.planner.model.shapes.shape_inference import (
     complete_type,
     find_contradiction,
     infer_types,

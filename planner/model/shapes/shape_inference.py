@@ -21,8 +21,12 @@ from onnx import (
 )
 
 from edgepart.planner.errors import ModelError
-from edgepart.planner.model import contrib_attention_shapes, contrib_packed_shapes, contrib_table_shapes
 from edgepart.planner.model.graph import Constant, Tensor
+from edgepart.planner.model.shapes import (
+    contrib_attention_shapes,
+    contrib_packed_shapes,
+    contrib_table_shapes,
+)
 from edgepart.planner.model.subgraphs import describe_node, nested_graphs
 from edgepart.planner.model.validate import schema_of
 from edgepart.planner.model.weights import SMALL_BYTES, check_size, dtype_name, item_bytes
