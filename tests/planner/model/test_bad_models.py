@@ -212,23 +212,6 @@ def lying(name: str, shape: tuple[int, ...], *, operator: str = "Relu") -> Model
     return model
 
 
-def test_a_shape_that_the_file_has_wrong_is_the_operators_and_said_so() -> None:
-    graph = load_graph(lying("h", (7, 7)).SerializeToString())
-    assert graph.shape_of("h") == (4, 6)
-    assert graph.notes == (
-        "h: the file says that it has the shape [7, 7], but it has [4, 6], and the latter was taken",
-    )
-
-
-def test_many_shapes_that_the_file_has_wrong_are_counted() -> None:
-    names = ["x", *(f"h{number}" for number in range(9)), "y"]
-    model = one([node("Relu", before, after) for before, after in pairwise(names)], (4, 6))
-    model.graph.value_info.extend(value(name, (7, 7), 1) for name in names[1:-1])
-    *each, last = load_graph(model.SerializeToString()).notes
-    assert [note.split(":")[0] for note in each] == ["h0", "h1", "h2"]
-    assert last == "the file has the shapes of 6 more values wrong, too"
-
-
 @pytest.mark.parametrize(("shape", "left"), [((7, 7), []), ((4, 6), ["h"])])
 def test_a_device_that_computes_all_of_it_is_not_told_a_shape_that_is_wrong(
     shape: tuple[int, ...], left: list[str]
@@ -518,11 +501,6 @@ def test_a_sub_graph_is_no_way_around_the_checks() -> None:
     inputs = [value("x", (2, 3)), value("cond", (), BOOL)]
     with pytest.raises(ModelError, match="Einsum 'inner'"):
         load_graph(model_of(graph_of([choice], inputs, ["y"])).SerializeToString())
-
-
-def test_a_shape_that_only_a_request_tells_is_not_taken_from_the_file() -> None:
-    graph = load_graph(lying("h", (2, 5), operator="NonZero").SerializeToString())
-    assert [graph.shape_of(name) for name in ("h", "y")] == [None, None]
 
 
 def test_an_operator_of_the_runtimes_own_that_does_not_fit_is_left_whole() -> None:
