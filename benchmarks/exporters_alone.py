@@ -12,7 +12,7 @@ import numpy as np
 import onnxruntime as ort
 
 from benchmarks.exporters_cases import HEAD
-from edgepart.planner.model.load import read_model
+from edgepart.planner.model.model_file import read_model
 from edgepart.planner.model.rewrites.merged_decoder import CACHE_BRANCH
 from edgepart.planner.model.states import suggested_pairs
 from edgepart.planner.region import Array

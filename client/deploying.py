@@ -125,7 +125,7 @@ class Deploying:
         }
         if not known:
             return ""
-        from edgepart.planner.model.load import model_digest
+        from edgepart.planner.model.digests import model_digest
 
         digest = await asyncio.to_thread(model_digest, list(self._files.values()))
         return digest if digest in known else ""

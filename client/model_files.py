@@ -91,7 +91,7 @@ def files_of(model: Path) -> dict[str, Path]:
     from edgepart.agent.text.companions import NAMES, TOKENIZER
 
     check_there(model)
-    from edgepart.planner.model.load import model_files
+    from edgepart.planner.model.model_file import model_files
 
     # The receiver recognises the graph file by its ending.
     found = {f"{model.stem}.onnx": model}

@@ -11,7 +11,8 @@ from edgepart.agent.serving.loaded_plans import HeldPlan, LoadedPlans
 from edgepart.agent.wire.control import Deployment, Standing
 from edgepart.agent.wire.inference import Epoch
 from edgepart.planner.errors import Unavailable, UnknownDeployment
-from edgepart.planner.plans.plan import Plan, plan_from_bytes
+from edgepart.planner.plans.plan import Plan
+from edgepart.planner.plans.plan_bytes import plan_from_bytes
 
 
 class KnownDeployments:

@@ -22,7 +22,8 @@ from edgepart.agent.wire import versions
 from edgepart.agent.wire.control import Prepare
 from edgepart.agent.wire.queries import TRACES, Record, Recording, Spans, WantSpans
 from edgepart.planner.errors import FrameError, RequestError, Unavailable
-from edgepart.planner.plans.plan import GATEWAY, Plan, Receive, Run, plan_from_bytes
+from edgepart.planner.plans.plan import GATEWAY, Plan, Receive, Run
+from edgepart.planner.plans.plan_bytes import plan_from_bytes
 
 log = logging.getLogger(__name__)
 

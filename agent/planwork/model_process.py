@@ -127,7 +127,7 @@ def examine_model(
     how text is made with it, from the model's folder. Raises ModelError and UsageError."""
     from edgepart.agent.planwork.batches import check_batches
     from edgepart.agent.verify.same_answer import tolerance_for
-    from edgepart.planner.model.load import model_files
+    from edgepart.planner.model.model_file import model_files
     from edgepart.planner.model.stateful import load_with_states
     from edgepart.planner.plans.model_ends import value_info
 
@@ -235,7 +235,8 @@ def generates_text(path: Path, folder: Path, options: DeployOptions) -> bool:
 def stored_digest(path: Path, companions: Sequence[Path], options: DeployOptions) -> str:
     """The digest by which the cluster knows the model in a file once it is deployed with these options. `companions` are
     the files beside it that say how text is made with it. Raises ModelError."""
-    from edgepart.planner.model.load import model_digest, model_files
+    from edgepart.planner.model.digests import model_digest
+    from edgepart.planner.model.model_file import model_files
 
     kept = companions if companions and generates_text(path, companions[0].parent, options) else ()
     return model_digest([*model_files(path), *kept])

@@ -27,7 +27,8 @@ from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph
 from edgepart.planner.model.states import keep_states
 from edgepart.planner.planner import Digests, best_single_device, choose_plan
-from edgepart.planner.plans.plan import IN_PLACE_ROWS, Plan, plan_from_bytes, plan_to_bytes
+from edgepart.planner.plans.plan import IN_PLACE_ROWS, Plan
+from edgepart.planner.plans.plan_bytes import plan_from_bytes, plan_to_bytes
 from edgepart.planner.report.sentences import as_sentence
 from edgepart.planner.search import checkpoint as choices
 from edgepart.planner.search.checkpoint import SavedStrategy

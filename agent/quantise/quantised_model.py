@@ -24,7 +24,8 @@ from edgepart.agent.text.companions import NAMES, TOKENIZER
 from edgepart.agent.wire.inference import DeployOptions, QuantisedWeights
 from edgepart.planner.errors import ModelError
 from edgepart.planner.figures import format_bytes, format_figure
-from edgepart.planner.model.load import model_digest, model_files
+from edgepart.planner.model.digests import model_digest
+from edgepart.planner.model.model_file import model_files
 from edgepart.planner.vocabulary import WEIGHTS, check_word
 
 USUAL_MAX_ERROR = 0.1

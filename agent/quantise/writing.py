@@ -16,7 +16,8 @@ from edgepart.agent.quantise.rewriting import rewrite
 from edgepart.agent.quantise.work import DATA, MODEL
 from edgepart.planner.errors import ModelError, UsageError
 from edgepart.planner.figures import format_bytes
-from edgepart.planner.model.load import load_constants, read_model
+from edgepart.planner.model.load import load_constants
+from edgepart.planner.model.model_file import parse_model
 from edgepart.planner.model.weights import (
     Origin,
     constant_of,
@@ -37,7 +38,7 @@ def write_quantised(model: Path, kind: str, folder: Path) -> None:
     """Write the model with weights of that type as MODEL and DATA into a folder that is there. Raises UsageError if the
     model has hardly any weights that can be quantised, or has quantised ones already, and ModelError if it cannot be
     read."""
-    found, origin = read_model(model), Origin(model.name, model.absolute().parent, model)
+    found, origin = parse_model(model)
     if before := quantised_before(found):
         raise UsageError(
             f"--weights {kind}: {model.name} has weights of few bits already ({', '.join(before)}); leave the option out. "

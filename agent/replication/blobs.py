@@ -35,7 +35,8 @@ from edgepart.agent.storage.store import (
 from edgepart.agent.wire.frames import Buffer
 from edgepart.agent.wire.queries import Files, Part, WantFiles, WantPart
 from edgepart.planner.errors import EdgepartError, FrameError, PeerError, Unavailable
-from edgepart.planner.plans.plan import Plan, WeightRef, pack_region, unpack_region
+from edgepart.planner.plans.plan import Plan, WeightRef
+from edgepart.planner.plans.plan_bytes import pack_region, unpack_region
 from edgepart.planner.region import Array
 
 log = logging.getLogger(__name__)

@@ -41,7 +41,8 @@ from edgepart.agent.wire.inference import (
 from edgepart.agent.wire.tensors import Value
 from edgepart.planner.errors import CrashError, EdgepartError, InternalError
 from edgepart.planner.plans.check import check_plan
-from edgepart.planner.plans.plan import GATEWAY, Plan, Program, Transfer, WeightRef, plan_from_bytes
+from edgepart.planner.plans.plan import GATEWAY, Plan, Program, Transfer, WeightRef
+from edgepart.planner.plans.plan_bytes import plan_from_bytes
 from edgepart.planner.region import Array
 
 log = logging.getLogger(__name__)

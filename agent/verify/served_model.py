@@ -9,7 +9,7 @@ from pathlib import Path
 import onnx
 from onnx import ModelProto
 
-from edgepart.planner.model.load import read_model
+from edgepart.planner.model.model_file import read_model
 from edgepart.planner.model.rewrites.masked_positions import COUNTED, count_positions_in_mask
 from edgepart.planner.model.rewrites.merged_decoder import ALWAYS, CACHE_BRANCH, decide, is_merged
 

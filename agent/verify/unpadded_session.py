@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from edgepart.agent.execution.runtime.loaded_models import LoadedModel
-from edgepart.planner.model.load import read_model
+from edgepart.planner.model.model_file import read_model
 from edgepart.planner.model.rewrites.masked_positions import MASK
 from edgepart.planner.model.rewrites.merged_decoder import ALWAYS, CACHE_BRANCH, decide, is_merged
 from edgepart.planner.model.rewrites.past_before_rows import Growing, find_growing, open_decided

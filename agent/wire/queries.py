@@ -54,7 +54,7 @@ class WantPart:
     """The model that the blob can be cut from, as `region` of `constant`, if the blob itself is not stored."""
     constant: str = ""
     region: tuple[tuple[int, ...], ...] = ()
-    """The region as planner/plans/plan.py packs it: start, stop, start, stop, ... of each axis."""
+    """The region as planner/plans/plan_bytes.py packs it: start, stop, start, stop, ... of each axis."""
     shapes: Shapes = field(default_factory=dict)
     """The shapes of the model's inputs: some constants are folded from them."""
 

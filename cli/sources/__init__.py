@@ -2,7 +2,7 @@
 with weights of few bits that are made of them, and descriptions of their operators; and graphs of costs.
 
 May import: agent/gateway, agent/planwork, agent/text, agent/wire, cli/output, cli/tensors, client, planner/errors,
-planner/figures, planner/model, planner/placing/problem, planner/tdl.
+planner/figures, planner/model, planner/model/shapes, planner/placing/problem, planner/tdl.
 """
 
 __all__ = ["download", "model", "operators", "quantising", "workload"]

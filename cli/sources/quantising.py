@@ -50,7 +50,8 @@ def _read(model: Path, given: Sequence[str], picture: str) -> dict[str, Array]:
     """The arrays by input. Raises UsageError."""
     from edgepart.agent.gateway.oip_elements import datatype_of_element
     from edgepart.cli.tensors import read_inputs
-    from edgepart.planner.model.load import inputs_of, read_model
+    from edgepart.planner.model.model_file import read_model
+    from edgepart.planner.model.shapes.free_dimensions import inputs_of
     from edgepart.planner.model.weights import dtype_name
 
     entries = []

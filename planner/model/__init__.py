@@ -1,6 +1,6 @@
 """Models: an ONNX file becomes a Graph, checked, with its free dimensions bound and its constants folded.
 
-May import: planner/errors, planner/model/rewrites, planner/region, planner/tdl.
+May import: planner/errors, planner/model/rewrites, planner/model/shapes, planner/region, planner/tdl.
 """
 
 __all__ = [
@@ -12,9 +12,11 @@ __all__ = [
     "foreign_formats",
     "graph",
     "load",
+    "model_file",
     "protos",
     "stateful",
     "states",
     "subgraphs",
+    "validate",
     "weights",
 ]

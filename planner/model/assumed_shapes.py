@@ -17,7 +17,9 @@ from onnx import TensorProto, TypeProto, ValueInfoProto
 
 from edgepart.planner.errors import ModelError, UsageError
 from edgepart.planner.model.graph import Graph
-from edgepart.planner.model.load import free_of, inputs_of, load_graph, read_model
+from edgepart.planner.model.load import load_graph
+from edgepart.planner.model.model_file import read_model
+from edgepart.planner.model.shapes.free_dimensions import free_of, inputs_of
 from edgepart.planner.tdl.description import OperatorDescription
 
 Shapes = Mapping[str, tuple[int, ...]]

@@ -17,7 +17,7 @@ from onnx.helper import tensor_dtype_to_np_dtype
 
 from edgepart.planner.errors import ModelError
 from edgepart.planner.model.graph import Constant
-from edgepart.planner.model.shape_inference import Types, known_shape, tensor_of
+from edgepart.planner.model.shapes.shape_inference import SHAPED_BY_DATA, Types, known_shape, tensor_of
 from edgepart.planner.model.subgraphs import describe_node, nested_graphs
 from edgepart.planner.model.weights import SMALL_BYTES, eager_constant, lazy_constant
 from edgepart.planner.region import Array
@@ -68,9 +68,6 @@ _LAZY = frozenset(
 )
 """Operators that are folded however big their values are, because computing them costs little more than
 reading a file."""
-
-SHAPED_BY_DATA = frozenset(["NonZero", "Unique", "Compress", "NonMaxSuppression", "StringSplit"])
-"""Operators whose output has no known shape before it is computed, but is no bigger than the inputs times their rank."""
 
 _SOURCE_BYTES = 1 << 20
 """1 MiB: operators that read more bytes of constants than this are not computed at once."""

@@ -17,9 +17,11 @@ from onnx import ModelProto, ValueInfoProto
 
 from edgepart.planner.errors import ModelError, NotInPlace, UsageError
 from edgepart.planner.model.graph import Graph
-from edgepart.planner.model.load import free_of, inputs_of, load_graph, read_model
+from edgepart.planner.model.load import load_graph
+from edgepart.planner.model.model_file import read_model
 from edgepart.planner.model.rewrites.masked_positions import COUNTED, MASK, POSITIONS
 from edgepart.planner.model.rewrites.merged_decoder import ALWAYS, is_merged
+from edgepart.planner.model.shapes.free_dimensions import free_of, inputs_of
 from edgepart.planner.model.states import WRITTEN, Pair, find_states, suggested_pairs
 from edgepart.planner.model.weights import SMALL_BYTES
 from edgepart.planner.tdl.description import OperatorDescription

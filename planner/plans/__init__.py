@@ -1,6 +1,15 @@
-"""The planner's output: the Plan with its canonical bytes and digest, the checker of its rules, and replicas.
+"""The planner's output: the Plan with its canonical bytes, the checker of its rules, and replicas.
 
 May import: planner/errors, planner/model, planner/region.
 """
 
-__all__ = ["balance_requests", "check", "join", "model_ends", "plan", "reduced_precision", "timeline"]
+__all__ = [
+    "balance_requests",
+    "check",
+    "join",
+    "model_ends",
+    "plan",
+    "plan_bytes",
+    "reduced_precision",
+    "timeline",
+]

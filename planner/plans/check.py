@@ -31,10 +31,7 @@ from edgepart.planner.region import Region
 
 def broken_plan_rules(plan: Plan, graph: Graph | None = None) -> Iterator[str]:
     """Yields the rules that `plan` breaks; none for a valid plan. If the graph is given, also checks that the
-    answers are complete.
-
-    If a program came without its segments (`plan_for_device`), only the order of its messages is checked.
-    """
+    answers are complete."""
     faults = [*_number_faults(plan), *_pair_faults(plan), *_port_faults(plan), *_replica_faults(plan)]
     yield from faults
     if not faults:
@@ -104,8 +101,6 @@ def _number_faults(plan: Plan) -> Iterator[str]:
         if program.device != name:
             yield f"the program of {name!r} says that it is {program.device!r}'s"
         for step in program.steps:
-            if isinstance(step, Run) and _is_light(program):
-                continue
             known = len(program.segments) if isinstance(step, Run) else len(plan.transfers)
             if not 0 <= _number(step) < known:
                 yield f"{name}: {step} names nothing"
@@ -122,10 +117,6 @@ def _rounding_faults(transfer: Transfer) -> Iterator[str]:
         yield f"transfer {transfer.number} is rounded to {kind!r}"
 
 
-def _is_light(program: Program) -> bool:
-    return not program.segments
-
-
 def _number(step: Step) -> int:
     return step.segment if isinstance(step, Run) else step.transfer
 
@@ -133,12 +124,7 @@ def _number(step: Step) -> int:
 def _pair_faults(plan: Plan) -> Iterator[str]:
     """Yields the faults of steps: each transfer is sent once by its source and received once by its target,
     and each segment runs once."""
-    steps = Counter(
-        (name, step)
-        for name, program in plan.programs.items()
-        for step in program.steps
-        if not (isinstance(step, Run) and _is_light(program))
-    )
+    steps = Counter((name, step) for name, program in plan.programs.items() for step in program.steps)
     wanted = Counter[tuple[str, Step]]()
     for transfer in plan.transfers:
         ends: tuple[tuple[str, Step], ...] = (
@@ -218,7 +204,7 @@ def _run_faults(plan: Plan) -> Iterator[str]:
     for name, place in places.items():
         if place.at < len(place.program.steps):
             yield f"{name} waits at {place.program.steps[place.at]} for ever"
-        elif not _is_light(place.program):
+        else:
             lacking = place.lacks([kept.written for kept in place.program.kept])
             yield from (f"{name}: the next step lacks {what}" for what in lacking)
 
@@ -227,8 +213,6 @@ def _take_step(plan: Plan, place: _ProgramPlace, step: Step) -> list[str]:
     """Takes one step, and returns a text for each piece that the step lacks."""
     if isinstance(step, Receive):
         place.take(plan.transfers[step.transfer].pieces)
-        return []
-    if _is_light(place.program) and any(isinstance(other, Run) for other in place.program.steps):
         return []
     if isinstance(step, Send):
         return list(place.lacks(plan.transfers[step.transfer].pieces))

@@ -32,7 +32,7 @@ from edgepart.agent.wire.inference import DeployOptions
 from edgepart.agent.wire.trials import TrialShare
 from edgepart.planner.devices.cluster import Device
 from edgepart.planner.errors import Infeasible, ModelError, Unavailable, UnknownDeployment, UsageError
-from edgepart.planner.model.load import model_digest
+from edgepart.planner.model.digests import model_digest
 
 BOUND_S = 60
 X = np.arange(12, dtype=np.float32).reshape(3, 4)

@@ -17,7 +17,7 @@ from edgepart.agent.cluster.state.events import Effect
 from edgepart.agent.cluster.state.judging import compute_slowdown, correct_prediction_s, predict_busiest_s
 from edgepart.agent.wire.control import FAILED
 from edgepart.agent.wire.inference import Epoch
-from edgepart.planner.plans.plan import plan_from_bytes
+from edgepart.planner.plans.plan_bytes import plan_from_bytes
 
 REREADING_S = 30.0
 """The longest pause of a text whose plan changes that a move takes into account, in seconds: all of the text is read again.

@@ -6,7 +6,6 @@ May import: planner/access/declare, planner/region.
 __all__ = [
     "block_quantised",
     "contraction",
-    "contrib_quantised",
     "convolution",
     "data_movement",
     "einsum",
@@ -21,7 +20,7 @@ __all__ = [
     "normalisation",
     "opaque",
     "pooling",
-    "quantise",
+    "quantised",
     "recurrent",
     "reduction",
     "reshape",

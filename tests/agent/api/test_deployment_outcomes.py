@@ -20,7 +20,8 @@ from edgepart.agent.serving.loaded_plans import HeldPlan, LoadedPlans
 from edgepart.agent.wire.control import Deployment, Standing
 from edgepart.agent.wire.inference import NO_EPOCH, NODE_BITS, DeployOptions, Epoch
 from edgepart.planner.errors import ClusterError, CrashError, EdgepartError, Infeasible
-from edgepart.planner.plans.plan import Plan, plan_to_bytes
+from edgepart.planner.plans.plan import Plan
+from edgepart.planner.plans.plan_bytes import plan_to_bytes
 
 NODE = "93cba53489e02338"
 EPOCH = Epoch((7 << NODE_BITS) + 5, 3)

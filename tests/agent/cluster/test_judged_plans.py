@@ -42,7 +42,8 @@ from edgepart.agent.wire.control import (
 )
 from edgepart.agent.wire.inference import DeployOptions, Epoch
 from edgepart.planner.devices.cluster import Device, Link
-from edgepart.planner.plans.plan import Plan, Program, Run, Segment, plan_from_bytes, plan_to_bytes
+from edgepart.planner.plans.plan import Plan, Program, Run, Segment
+from edgepart.planner.plans.plan_bytes import plan_from_bytes, plan_to_bytes
 
 NODES = ("a", "b")
 DEVICE = Device("", "box", 1e9, 1e9, 1e9, threads=2)

@@ -25,7 +25,7 @@ from edgepart.agent.wire.control import ALIVE, Prepare, Version
 from edgepart.agent.wire.inference import Epoch
 from edgepart.agent.wire.queries import Clock, Record, Recording, Spans, WantClock, WantSpans
 from edgepart.planner.errors import RequestError, Unavailable
-from edgepart.planner.plans.plan import plan_to_bytes
+from edgepart.planner.plans.plan_bytes import plan_to_bytes
 from tests.agent import handmade
 
 AHEAD_S = {"b": 100.0, "c": -3.0}

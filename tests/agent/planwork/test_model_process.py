@@ -18,7 +18,8 @@ from edgepart.agent.storage.store import Source, Store
 from edgepart.agent.wire.inference import DeployOptions
 from edgepart.planner.errors import InternalError, ModelError, PeerError, Unavailable
 from edgepart.planner.model.blobs import blob_digest
-from edgepart.planner.model.load import load_graph, model_files
+from edgepart.planner.model.load import load_graph
+from edgepart.planner.model.model_file import model_files
 from tests.agent.host.children import running
 from tests.agent.storage.test_store import model_in
 from tests.processes.tiny_language import tiny_language

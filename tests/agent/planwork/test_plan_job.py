@@ -27,7 +27,8 @@ from edgepart.agent.wire.inference import DeployOptions
 from edgepart.planner.devices.cluster import Device
 from edgepart.planner.devices.engine import Engine
 from edgepart.planner.figures import format_seconds
-from edgepart.planner.plans.plan import GATEWAY, Plan, plan_from_bytes
+from edgepart.planner.plans.plan import GATEWAY, Plan
+from edgepart.planner.plans.plan_bytes import plan_from_bytes
 from edgepart.planner.report.sentences import as_sentence
 from tests.processes.tiny_language import tiny_language
 

@@ -25,9 +25,9 @@ from edgepart.agent.wire.control import Card, Deployment, Version
 from edgepart.agent.wire.inference import DeployOptions
 from edgepart.planner.devices.cluster import Device, Link
 from edgepart.planner.errors import Unavailable
-from edgepart.planner.model.load import model_files
+from edgepart.planner.model.model_file import model_files
 from edgepart.planner.plans.check import broken_plan_rules
-from edgepart.planner.plans.plan import plan_from_bytes
+from edgepart.planner.plans.plan_bytes import plan_from_bytes
 from tests.agent.host.children import running
 from tests.agent.storage.test_store import model_in
 

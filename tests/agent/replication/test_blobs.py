@@ -22,7 +22,8 @@ from edgepart.agent.wire.frames import Buffer
 from edgepart.agent.wire.queries import Files, Part, Question, WantFiles, WantPart
 from edgepart.planner.errors import Unavailable
 from edgepart.planner.model.blobs import blob_digest
-from edgepart.planner.model.load import load_graph, model_files
+from edgepart.planner.model.load import load_graph
+from edgepart.planner.model.model_file import model_files
 from edgepart.planner.plans.plan import Plan, ValueInfo, WeightRef
 from edgepart.planner.region import Region
 from tests.agent.storage.test_store import model_in

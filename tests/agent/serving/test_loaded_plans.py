@@ -31,7 +31,8 @@ from edgepart.agent.serving.state_exchange import StateExchange
 from edgepart.agent.wire.control import Profile, Version
 from edgepart.agent.wire.inference import Cancel, Epoch, Failed, Tensors
 from edgepart.planner.errors import RequestError, Unavailable
-from edgepart.planner.plans.plan import Plan, Port, Program, Transfer, WeightRef, plan_to_bytes
+from edgepart.planner.plans.plan import Plan, Port, Program, Transfer, WeightRef
+from edgepart.planner.plans.plan_bytes import plan_to_bytes
 from edgepart.planner.region import Array
 from tests.agent.handmade import NODES, read_weight, segment, split_plan
 

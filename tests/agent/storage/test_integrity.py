@@ -10,7 +10,8 @@ import pytest
 
 from edgepart.agent.storage.integrity import StoreIntegrity
 from edgepart.agent.storage.store import Store
-from edgepart.planner.model.load import load_graph, model_files
+from edgepart.planner.model.load import load_graph
+from edgepart.planner.model.model_file import model_files
 from tests.agent.replication.test_blobs import Wire, run
 from tests.agent.storage.test_store import DATA, DIGEST, model_in
 

@@ -23,7 +23,9 @@ from edgepart.agent.storage.store import (
 )
 from edgepart.planner.errors import ModelError, PeerError, Unavailable, UsageError
 from edgepart.planner.model.blobs import blob_digest
-from edgepart.planner.model.load import load_constants, load_graph, model_digest, model_files
+from edgepart.planner.model.digests import model_digest
+from edgepart.planner.model.load import load_constants, load_graph
+from edgepart.planner.model.model_file import model_files
 from edgepart.planner.region import Region
 
 DATA = bytes(range(256)) * 100

@@ -15,7 +15,8 @@ from edgepart.planner.errors import InternalError
 from edgepart.planner.model.context_shapes import load_with_context
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.plans.check import check_plan
-from edgepart.planner.plans.plan import Plan, plan_from_bytes, plan_to_bytes
+from edgepart.planner.plans.plan import Plan
+from edgepart.planner.plans.plan_bytes import plan_from_bytes, plan_to_bytes
 from edgepart.planner.search.prefill import add_batch
 from tests.agent.verify.test_prefill import CONTEXT, DIGEST, TOKENS, divided, study_of
 from tests.processes.tiny_language import kept_apart, optimum_decoder, tiny_language

@@ -19,7 +19,8 @@ from edgepart.planner.model.context_shapes import load_with_context
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.planner import choose_plan
 from edgepart.planner.plans.check import check_plan
-from edgepart.planner.plans.plan import GATEWAY, Plan, plan_from_bytes, plan_to_bytes
+from edgepart.planner.plans.plan import GATEWAY, Plan
+from edgepart.planner.plans.plan_bytes import plan_from_bytes, plan_to_bytes
 from edgepart.planner.search.prefill import add_prefill
 from edgepart.planner.search.study import Study
 from tests.processes.tiny_language import tiny_language

@@ -14,7 +14,7 @@ from edgepart.agent.storage.store import Store
 from edgepart.agent.verify import reference_process
 from edgepart.agent.verify.reference_process import ReferenceProcess
 from edgepart.planner.errors import RequestError, Unavailable
-from edgepart.planner.model.load import model_files
+from edgepart.planner.model.model_file import model_files
 from edgepart.planner.plans.plan import KeptState, ValueInfo
 from tests.agent.host.children import running
 from tests.planner.model.rewrites.test_merged_decoder import merged

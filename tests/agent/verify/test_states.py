@@ -24,7 +24,7 @@ from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph
 from edgepart.planner.model.states import find_states
 from edgepart.planner.plans.check import broken_plan_rules, check_plan
-from edgepart.planner.plans.plan import plan_from_bytes, plan_to_bytes
+from edgepart.planner.plans.plan_bytes import plan_from_bytes, plan_to_bytes
 from edgepart.planner.region import Array, Region
 
 Shapes = Mapping[str, Sequence[int]]

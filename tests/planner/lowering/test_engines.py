@@ -26,7 +26,8 @@ from edgepart.planner.model.load import load_graph
 from edgepart.planner.model.stateful import load_with_states
 from edgepart.planner.planner import choose_plan
 from edgepart.planner.plans.check import check_plan
-from edgepart.planner.plans.plan import Plan, plan_from_bytes, plan_to_bytes
+from edgepart.planner.plans.plan import Plan
+from edgepart.planner.plans.plan_bytes import plan_from_bytes, plan_to_bytes
 from edgepart.planner.search.study import Study
 from tests.planner.model.test_stateful import grouped
 from tests.planner.random_plans import inputs_of, models, problem_of, strategies_for

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from edgepart.planner.model.assumed_shapes import likely_shapes, load_with_likely_shapes
-from edgepart.planner.model.load import inputs_of
+from edgepart.planner.model.shapes.free_dimensions import inputs_of
 
 FLOAT, WHOLE = TensorProto.FLOAT, TensorProto.INT64
 

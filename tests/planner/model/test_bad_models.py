@@ -25,7 +25,8 @@ from edgepart.planner.access import access_of
 from edgepart.planner.errors import EdgepartError, Infeasible, InternalError, ModelError
 from edgepart.planner.layout.strategy import Problem
 from edgepart.planner.model import subgraphs
-from edgepart.planner.model.load import LARGEST_FILE, load_constants, load_graph
+from edgepart.planner.model.load import load_constants, load_graph
+from edgepart.planner.model.model_file import LARGEST_FILE
 from edgepart.planner.model.weights import SMALL_BYTES
 from edgepart.planner.planner import choose_plan
 from tests.planner.model.test_load import branches, graph_of, model_of, node, value
@@ -209,23 +210,6 @@ def lying(name: str, shape: tuple[int, ...], *, operator: str = "Relu") -> Model
     model = one([node(operator, "x", "h"), node("Cast", "h", "y", to=1)], (4, 6))
     model.graph.value_info.append(value(name, shape, INT64 if operator == "NonZero" else 1))
     return model
-
-
-def test_a_shape_that_the_file_has_wrong_is_the_operators_and_said_so() -> None:
-    graph = load_graph(lying("h", (7, 7)).SerializeToString())
-    assert graph.shape_of("h") == (4, 6)
-    assert graph.notes == (
-        "h: the file says that it has the shape [7, 7], but it has [4, 6], and the latter was taken",
-    )
-
-
-def test_many_shapes_that_the_file_has_wrong_are_counted() -> None:
-    names = ["x", *(f"h{number}" for number in range(9)), "y"]
-    model = one([node("Relu", before, after) for before, after in pairwise(names)], (4, 6))
-    model.graph.value_info.extend(value(name, (7, 7), 1) for name in names[1:-1])
-    *each, last = load_graph(model.SerializeToString()).notes
-    assert [note.split(":")[0] for note in each] == ["h0", "h1", "h2"]
-    assert last == "the file has the shapes of 6 more values wrong, too"
 
 
 @pytest.mark.parametrize(("shape", "left"), [((7, 7), []), ((4, 6), ["h"])])
@@ -517,11 +501,6 @@ def test_a_sub_graph_is_no_way_around_the_checks() -> None:
     inputs = [value("x", (2, 3)), value("cond", (), BOOL)]
     with pytest.raises(ModelError, match="Einsum 'inner'"):
         load_graph(model_of(graph_of([choice], inputs, ["y"])).SerializeToString())
-
-
-def test_a_shape_that_only_a_request_tells_is_not_taken_from_the_file() -> None:
-    graph = load_graph(lying("h", (2, 5), operator="NonZero").SerializeToString())
-    assert [graph.shape_of(name) for name in ("h", "y")] == [None, None]
 
 
 def test_an_operator_of_the_runtimes_own_that_does_not_fit_is_left_whole() -> None:

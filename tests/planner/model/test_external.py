@@ -14,7 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgepart.planner.errors import ModelError
 from edgepart.planner.model.external import OWN_FILE, SMALLEST_SKIMMED_BYTES, skim_weights
-from edgepart.planner.model.load import load_graph, model_files
+from edgepart.planner.model.load import load_graph
+from edgepart.planner.model.model_file import model_files
 
 BIG = SMALLEST_SKIMMED_BYTES // 4 + 1
 """Numbers that are left out."""

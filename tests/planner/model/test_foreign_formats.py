@@ -20,7 +20,7 @@ from edgepart.planner.errors import ModelError
 from edgepart.planner.model.foreign_formats import BEGIN_BYTES, explain_foreign
 from edgepart.planner.model.load import load_graph
 from tests.planner.model.test_load import graph_of, model_of, node, value
-from tests.planner.model.test_model_files import with_external
+from tests.planner.model.test_model_file import with_external
 
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:" + "4d" * 32 + "\nsize 540000000\n"
 SMALL = model_of(graph_of([node("Add", "x w", "y")], [value("x", (1, 4))], ["y"], w=np.ones(4, np.float32)))

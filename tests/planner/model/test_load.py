@@ -12,7 +12,7 @@ import onnxruntime as ort
 import pytest
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from edgepart.planner.errors import ModelError, UsageError
+from edgepart.planner.errors import ModelError
 from edgepart.planner.model.graph import Graph, broken_graph_rules
 from edgepart.planner.model.load import load_constants, load_graph
 
@@ -324,36 +324,6 @@ def test_a_function_that_calls_itself_is_refused() -> None:
     model.opset_import.append(helper.make_opsetid("mine", 1))
     with pytest.raises(ModelError, match="'Again' calls itself"):
         load(model)
-
-
-def test_a_name_bound_once_binds_everywhere() -> None:
-    inputs = [value("x", ("batch", 3)), value("z", ("batch", 1))]
-    graph = load(model_of(graph_of([node("Add", "x z", "y")], inputs, ["y"])), z=(4, 1))
-    assert graph.shape_of("x") == (4, 3)
-    assert graph.notes == ()
-
-
-def test_free_dimensions_are_taken_as_one_and_said_so() -> None:
-    inputs = [value("x", ("batch", 3)), value("z", ("batch", "?")), value("v", (None, "?"))]  # type: ignore[arg-type]
-    graph = load(model_of(graph_of([node("Sum", "x z v", "y")], inputs, ["y"])), v=(1, 3))
-    assert graph.notes == ("input x: batch taken as 1", "input z: dimension 1 taken as 1")
-    assert graph.shape_of("y") == (1, 3)
-
-
-@pytest.mark.parametrize(
-    ("shapes", "message"),
-    [
-        ({"q": (1,)}, "no input is called 'q'.*'x'"),
-        ({"x": (1, 2, 3)}, "has 2 dimensions, and 3 were given"),
-        ({"x": (1, 4)}, "dimension 1 cannot be 4: it is 3"),
-        ({"x": (-1, 3)}, "cannot be -1: negative"),
-        ({"x": (2, 3), "z": (5, 3)}, "dimension 0 cannot be 5: it is 2"),
-    ],
-)
-def test_shapes_that_do_not_fit_are_refused(shapes: dict[str, tuple[int, ...]], message: str) -> None:
-    model = model_of(graph_of([node("Add", "x z", "y")], [value("x", ("n", 3)), value("z", ("n", 3))], ["y"]))
-    with pytest.raises(UsageError, match=message):
-        load(model, **shapes)
 
 
 def test_inputs_that_do_not_fit_each_other_are_refused_with_what_was_assumed() -> None:

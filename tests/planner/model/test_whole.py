@@ -22,7 +22,8 @@ from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph, load_weights
 from edgepart.planner.planner import best_strategy
 from edgepart.planner.plans.check import check_plan
-from edgepart.planner.plans.plan import Plan, Segment, plan_from_bytes, plan_to_bytes
+from edgepart.planner.plans.plan import Plan, Segment
+from edgepart.planner.plans.plan_bytes import plan_from_bytes, plan_to_bytes
 from edgepart.planner.search.force_axis import force
 from edgepart.planner.search.study import Study
 

@@ -21,7 +21,6 @@ from edgepart.planner.plans.plan import (
     Send,
     Step,
     Transfer,
-    plan_for_device,
 )
 from tests.planner.lowering.test_lower import chain_model
 from tests.planner.random_plans import NAMES, problem_of, rows
@@ -59,7 +58,6 @@ def only(plan: Plan, source: str, target: str) -> Transfer:
 def test_a_good_plan_breaks_no_rule(plan: Plan, graph: Graph) -> None:
     assert list(broken_plan_rules(plan, graph)) == []
     assert check_plan(plan, graph) is plan
-    assert check_plan(plan_for_device(plan, "ada")) == plan_for_device(plan, "ada")
 
 
 def test_every_kind_of_fault_is_found(plan: Plan, graph: Graph) -> None:

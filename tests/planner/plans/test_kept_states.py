@@ -18,7 +18,8 @@ from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph
 from edgepart.planner.model.stateful import load_with_states
 from edgepart.planner.plans.check import broken_plan_rules
-from edgepart.planner.plans.plan import KeptPiece, Piece, Plan, plan_from_bytes, plan_to_bytes
+from edgepart.planner.plans.plan import KeptPiece, Piece, Plan
+from edgepart.planner.plans.plan_bytes import plan_from_bytes, plan_to_bytes
 from edgepart.planner.region import Region
 from edgepart.planner.search.study import Study
 from tests.planner.lowering.test_lower import chain_model

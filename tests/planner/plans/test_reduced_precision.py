@@ -16,7 +16,8 @@ from edgepart.planner.lowering.lower import Lowering
 from edgepart.planner.model.graph import Tensor
 from edgepart.planner.planner import choose_plan
 from edgepart.planner.plans.check import broken_plan_rules
-from edgepart.planner.plans.plan import GATEWAY, Plan, plan_from_bytes, plan_to_bytes
+from edgepart.planner.plans.plan import GATEWAY, Plan
+from edgepart.planner.plans.plan_bytes import plan_from_bytes, plan_to_bytes
 from edgepart.planner.plans.reduced_precision import (
     EXACT,
     FLOAT16,

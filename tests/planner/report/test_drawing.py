@@ -11,7 +11,8 @@ import pytest
 from edgepart.planner.layout.strategy import Problem
 from edgepart.planner.model.load import load_graph
 from edgepart.planner.planner import choose_plan
-from edgepart.planner.plans.plan import ComputedTensor, Plan, plan_from_bytes, plan_to_bytes
+from edgepart.planner.plans.plan import ComputedTensor, Plan
+from edgepart.planner.plans.plan_bytes import plan_from_bytes, plan_to_bytes
 from edgepart.planner.plans.timeline import TimelineBar
 from edgepart.planner.region import Region
 from edgepart.planner.report import drawing

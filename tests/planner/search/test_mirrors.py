@@ -14,11 +14,13 @@ from edgepart.planner.plans.plan import (
     KeptState,
     Piece,
     Plan,
+    Port,
     Program,
+    Run,
+    Segment,
     ValueInfo,
-    plan_from_bytes,
-    plan_to_bytes,
 )
+from edgepart.planner.plans.plan_bytes import plan_from_bytes, plan_to_bytes
 from edgepart.planner.region import Region
 from edgepart.planner.search.mirrors import add_mirrors, bytes_by_mirror
 
@@ -28,9 +30,14 @@ ROWS = 8
 def program(
     device: str, heads: int, *, in_place: bool = True, sequences: int = 2, peak: int = 100
 ) -> Program:
+    """A program that writes its heads of the state, if it has any."""
+    if not heads:
+        return Program(device, (), (), 0, peak, 50, sequences=sequences)
     region = Region.full((1, heads, ROWS, 1))
     kept = KeptPiece(Piece("past", region), Piece("present", region), "float", region.nbytes(4), in_place)
-    return Program(device, (), (), 0, peak, 50, kept=(kept,) if heads else (), sequences=sequences)
+    ports = (Port("past", kept.read),), (Port("present", kept.written),)
+    segment = Segment(device, b"", *ports, (), ("step",), 0.0, 0.0, 0)
+    return Program(device, (Run(0),), (segment,), 0, peak, 50, kept=(kept,), sequences=sequences)
 
 
 def plan_of(*programs: Program) -> Plan:

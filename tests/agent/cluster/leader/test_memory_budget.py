@@ -36,7 +36,8 @@ from edgepart.agent.wire.control import (
 from edgepart.agent.wire.inference import DeployOptions, Epoch
 from edgepart.planner.devices import cluster
 from edgepart.planner.devices.cluster import Device
-from edgepart.planner.plans.plan import Plan, plan_to_bytes
+from edgepart.planner.plans.plan import Plan
+from edgepart.planner.plans.plan_bytes import plan_to_bytes
 
 VERSION = Version(1, "a")
 MEMORY = 1000.0

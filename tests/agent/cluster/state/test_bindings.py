@@ -23,7 +23,8 @@ from edgepart.agent.cluster.state.bindings import (
 )
 from edgepart.agent.wire.control import Version
 from edgepart.planner.errors import FrameError, RequestError, UsageError
-from edgepart.planner.plans.plan import Plan, ValueInfo, plan_from_bytes, plan_to_bytes
+from edgepart.planner.plans.plan import Plan, ValueInfo
+from edgepart.planner.plans.plan_bytes import plan_from_bytes, plan_to_bytes
 
 VERSION = Version(1, "a")
 TEXT = ValueInfo("text", "int64", (1, 1), ("batch", "length"))

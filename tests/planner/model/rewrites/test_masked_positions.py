@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgepart.planner.model.context_shapes import load_with_context
-from edgepart.planner.model.load import read_model
+from edgepart.planner.model.model_file import read_model
 from edgepart.planner.model.rewrites.masked_positions import COUNTED, count_positions_in_mask
 from edgepart.planner.region import Array
 from tests.processes.tiny_language import KV_HEADS, OPTIMUM, SIZE, VOCABULARY, optimum_decoder

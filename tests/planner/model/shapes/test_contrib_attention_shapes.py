@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from edgepart.planner.access import access_of
-from edgepart.planner.model import contrib_attention_shapes
 from edgepart.planner.model.load import load_graph
+from edgepart.planner.model.shapes import contrib_attention_shapes
 from tests.planner.access import test_law_attention as whole
 from tests.planner.access import test_law_attention_microsoft as attention
 from tests.planner.access import test_law_rotary as around

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from edgepart.planner.errors import EdgepartError, ModelError
-from edgepart.planner.model.digests import joint_digest
-from edgepart.planner.model.load import load_graph, model_digest, model_files
+from edgepart.planner.model.digests import joint_digest, model_digest
+from edgepart.planner.model.load import load_graph
+from edgepart.planner.model.model_file import model_files
 from tests.planner.model.test_load import graph_of, load, model_of, node, value
 
 

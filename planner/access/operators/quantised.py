@@ -1,12 +1,12 @@
-"""Quantised operators of ONNX Runtime's own domain. A sum that is rounded to eight bits is never cut into parts. Rules
-only."""
+"""Quantisation: QuantizeLinear and DequantizeLinear, and the operators of ONNX Runtime's own domain that compute with eight
+bits. A sum that is rounded to eight bits is never cut into parts. Rules only."""
 
 from __future__ import annotations
 
 from itertools import accumulate
 
 from edgepart.planner.access.declare.aligned import Aligned, Along, AxisReads, Inner, broadcast, vector
-from edgepart.planner.access.declare.bound import BoundOperator, axis_names
+from edgepart.planner.access.declare.bound import BoundOperator, Shape, axis_names
 from edgepart.planner.access.declare.channels_last import channels_last
 from edgepart.planner.access.declare.derived import Derived, Reads, WholeOperator, local_node
 from edgepart.planner.access.declare.protocol import Local, Outputs
@@ -16,6 +16,28 @@ from edgepart.planner.access.operators.data_movement import DataMovement, shift
 from edgepart.planner.access.operators.elementwise import elementwise
 from edgepart.planner.access.operators.pooling import Pool, pool
 from edgepart.planner.region import Region, span, span_intersect
+
+
+def quantise(bound: BoundOperator) -> Derived:
+    """Declares QuantizeLinear or DequantizeLinear, with a scale for the tensor, for each index of an axis, or for each
+    block. The inputs are x, the scale, and the zero point (shaped as the scale)."""
+    output = bound.output
+    axis = int(bound.attribute("axis", 1))
+    axis = axis % len(output) if output and -len(output) <= axis < len(output) else 0
+    block = int(bound.attribute("block_size", 0))
+    scale = bound.shape(1)
+    blocked = block > 0 and len(scale) == len(output)
+    if not blocked and not (len(scale) <= 1 and (not scale or scale[0] in (1, output[axis]))):
+        return WholeOperator(
+            bound, "its scale has a shape that is neither per tensor, per axis nor per block"
+        )
+
+    def read(shape: Shape | None) -> AxisReads | None:
+        if shape is None or not blocked:
+            return vector(shape, axis, output[axis] if output else 1)
+        return [Along(n, per=block if n == axis else 1) for n in range(len(shape))]
+
+    return Aligned(bound, [broadcast(bound.inputs[0], output), *map(read, bound.inputs[1:])], work=2.0)
 
 
 def dynamic_matmul(bound: BoundOperator) -> Derived:
@@ -145,7 +167,9 @@ class ScaledConcat(DataMovement):
         return 2.0 * computed[0].size
 
 
+DECLARATIONS = {"DequantizeLinear": quantise, "QuantizeLinear": quantise}
 MICROSOFT = {
+    **DECLARATIONS,
     "DynamicQuantizeMatMul": dynamic_matmul,
     "MatMulIntegerToFloat": matmul_to_float,
     "NhwcMaxPool": max_pool,
@@ -156,18 +180,4 @@ MICROSOFT = {
     "QLinearGlobalAveragePool": global_average_pool,
     "QLinearSoftmax": softmax,
     "QLinearWhere": elementwise,
-}
-
-_NO_KERNEL = "it has no kernel on processors without an accelerator, so its division could never be tried"
-
-OPAQUE = {
-    ("com.microsoft", name): reason
-    for reason, names in {
-        _NO_KERNEL: "BiasDropout BiasSoftmax BitmaskBiasDropout BitmaskDropout FusedMatMulActivation GemmFastGelu "
-        "GemmFloat8 GroupNorm MulInteger NhwcConv NhwcFusedConv QLinearReduceMean QOrderedMatMul ReduceSumInteger "
-        "SkipGroupNorm",
-        "it takes its pads at run time": "ConvTransposeWithDynamicPads",
-        "it takes from each window what a mask at run time leaves": "MaxpoolWithMask",
-    }.items()
-    for name in names.split()
 }

@@ -1,11 +1,10 @@
-"""Infers types and shapes of one operator's outputs, by ONNX's own inference, rules for contrib operators and declared
-types. Pure rules; load.py walks over the whole model.
+"""Infers types and shapes of one operator's outputs, by ONNX's own inference and by rules for contrib operators. Pure
+rules; graph_builder.py walks over the whole model.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 
 from onnx import (
@@ -21,8 +20,12 @@ from onnx import (
 )
 
 from edgepart.planner.errors import ModelError
-from edgepart.planner.model import contrib_attention_shapes, contrib_packed_shapes, contrib_table_shapes
 from edgepart.planner.model.graph import Constant, Tensor
+from edgepart.planner.model.shapes import (
+    contrib_attention_shapes,
+    contrib_packed_shapes,
+    contrib_table_shapes,
+)
 from edgepart.planner.model.subgraphs import describe_node, nested_graphs
 from edgepart.planner.model.validate import schema_of
 from edgepart.planner.model.weights import SMALL_BYTES, check_size, dtype_name, item_bytes
@@ -31,6 +34,9 @@ Types = Mapping[str, TypeProto]
 
 _DATA_BYTES = SMALL_BYTES // 2
 """Shape inference sees the values of constants up to this size: shapes, scales, axes, pads."""
+
+SHAPED_BY_DATA = frozenset(["NonZero", "Unique", "Compress", "NonMaxSuppression", "StringSplit"])
+"""Operators whose output has no known shape before it is computed, but is no bigger than the inputs times their rank."""
 
 
 def tensor_type(dtype: str, shape: tuple[int, ...] | None) -> TypeProto:
@@ -143,66 +149,6 @@ def _check_elements(node: NodeProto, types: Types, found: Types) -> None:
             f"{describe_node(node)}: the shapes of its inputs do not fit: {list(before)} has {prod(before)} elements, "
             f"and {list(after)} has {prod(after)}"
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Contradiction:
-    """A difference between the type that a file declares for a value and the type that its operator writes."""
-
-    text: str
-    """A text for people: "is ..., but it is ..."."""
-    of_type: bool
-    """Whether the element type or the kind differs, not only the shape."""
-
-
-def find_contradiction(found: TypeProto | None, declared: TypeProto | None) -> Contradiction | None:
-    """The difference between the type that the file declares and the type found; None if they agree as far as
-    both are known."""
-    if found is None or declared is None:
-        return None
-    kinds = found.WhichOneof("value"), declared.WhichOneof("value")
-    if None in kinds or kinds != ("tensor_type", "tensor_type"):
-        if None in kinds or kinds[0] == kinds[1]:
-            return None
-        return Contradiction(f"is a {kinds[1]}, but it is a {kinds[0]}".replace("_type", ""), of_type=True)
-    mine, other = found.tensor_type, declared.tensor_type
-    if mine.elem_type and other.elem_type and mine.elem_type != other.elem_type:
-        names = dtype_name(other.elem_type), dtype_name(mine.elem_type)
-        return Contradiction(f"is of {names[0]}, but it is of {names[1]}", of_type=True)
-    if not mine.HasField("shape") or not other.HasField("shape"):
-        return None
-    pairs = list(zip(mine.shape.dim, other.shape.dim, strict=False))
-    if len(mine.shape.dim) == len(other.shape.dim) and all(
-        a.dim_value == b.dim_value for a, b in pairs if a.HasField("dim_value") and b.HasField("dim_value")
-    ):
-        return None
-    return Contradiction(f"has the shape {_extents(other)}, but it has {_extents(mine)}", of_type=False)
-
-
-def _extents(of: TypeProto.Tensor) -> str:
-    found = (
-        str(dim.dim_value) if dim.HasField("dim_value") else dim.dim_param or "?" for dim in of.shape.dim
-    )
-    return f"[{', '.join(found)}]"
-
-
-def complete_type(found: TypeProto | None, declared: TypeProto | None) -> TypeProto | None:
-    """`found`, with its unknown parts taken from `declared`."""
-    if found is None or found.WhichOneof("value") is None:
-        return declared
-    if declared is None or not (found.HasField("tensor_type") and declared.HasField("tensor_type")):
-        return found
-    result = TypeProto()
-    result.CopyFrom(found)
-    mine, other = result.tensor_type, declared.tensor_type
-    mine.elem_type = mine.elem_type or other.elem_type
-    if not mine.HasField("shape") and other.HasField("shape"):
-        mine.shape.CopyFrom(other.shape)
-    elif len(mine.shape.dim) == len(other.shape.dim):
-        for dim, stated in zip(mine.shape.dim, other.shape.dim, strict=True):
-            if not dim.HasField("dim_value") and stated.HasField("dim_value"):
-                dim.dim_value = stated.dim_value
-    return result
 
 
 _WITHOUT_INFERENCE = frozenset({"GroupNormalization", "MeanVarianceNormalization"})
