@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import median
 from typing import Protocol
 
@@ -42,6 +43,14 @@ Programs = Mapping[str, tuple[Epoch, Program]]
 """This device's program in the plan that serves, and its epoch, by deployment."""
 Segments = Mapping[tuple[str, str], SegmentTime]
 """The times of segments, by deployment and `Segment.timed_as`."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What was seen at one time."""
+
+    programs: Programs
+    segments: Segments
 
 
 class CpuWaitReader(Protocol):
@@ -90,8 +99,8 @@ class SegmentTimer:
         """The same numbers when each plan was first seen to serve: earlier runs do not tell how the device is now."""
         self._drifted: dict[tuple[str, Epoch], float] = {}
         """The drift that was told for each plan that serves."""
-        self._looked: tuple[Programs, Segments] | None = None
-        """The programs and times that the last look saw; None if that look does not count."""
+        self._last: _Look | None = None
+        """The last look; None if it does not count."""
         self._timed: dict[tuple[str, Epoch], tuple[float, ...]] = {}
         """Latencies of each plan, in seconds, that count if no device turns out to be starved."""
         self._spoilt: dict[tuple[str, Epoch], int] = {}
@@ -148,12 +157,12 @@ class SegmentTimer:
 
     def _confirm_events(self, programs: Programs, segments: Segments, *, spoilt: bool) -> list[Event]:
         """The events of the last look, unless this look finds that they do not count."""
-        before, self._looked = self._looked, None if spoilt else (programs, segments)
+        before, self._last = self._last, None if spoilt else _Look(programs, segments)
         if spoilt:
             self._runs = {key: times.runs for key, times in segments.items()}
             self._before = {(name, epoch): self._runs for name, (epoch, _) in programs.items()}
             return []
-        return [] if before is None else list(self._look(*before))
+        return [] if before is None else list(self._look(before.programs, before.segments))
 
     def _undisturbed_latencies(
         self, alone: Mapping[tuple[str, Epoch], LoneRequests], starved: Collection[str]
