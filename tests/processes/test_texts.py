@@ -143,7 +143,10 @@ def test_a_text_goes_on_where_it_was_when_a_device_is_killed(victims: LocalClust
 def test_with_mirrors_the_text_is_not_read_again(
     victims: LocalCluster, tmp_path: Path, strategy: str, optimum: bool
 ) -> None:
-    options = ("--context", str(CONTEXT), "--devices", "b,c", "--strategy", strategy, "--mirror")
+    options = ["--context", str(CONTEXT), "--devices", "b,c", "--strategy", strategy, "--mirror"]
+    if strategy == "pipeline":
+        # Stages that are about as long: for the shortest answer one device may have all layers, and the other no states.
+        options += ["--objective", "throughput"]
     path = tiny_language(tmp_path / "tiny")
     if optimum:  # Its states are written in place, too. It might end a text soon.
         onnx.save(optimum_decoder(), path / "model.onnx")

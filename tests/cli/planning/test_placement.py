@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
-from functools import partial
 from pathlib import Path
 from random import Random
 from threading import Event
@@ -21,6 +19,7 @@ from edgepart.planner.placing.placers.best import names
 from edgepart.planner.placing.problem.checker import check
 from edgepart.planner.placing.problem.read import workload_of
 from edgepart.planner.placing.problem.schedule import PlacedTransfer, PlacementFound, PlacementSchedule
+from tests.from_terminal import from_terminal
 from tests.planner.placing.problem.test_read import BRANCHES
 from tests.planner.placing.workload_files import workload_document
 
@@ -156,11 +155,8 @@ def test_control_c_ends_a_long_search_at_once(tmp_path: Path) -> None:
     pytest.importorskip("ortools", reason="moirai needs OR-tools, of the extra [exact]")
     path = tmp_path / "w.json"
     path.write_text(json.dumps(workload_document(draw_workload("cells", Random(5), 140, 4))))
-    command = [sys.executable, "-m", "edgepart", "plan", str(path), "--strategy", "moirai", "--budget", "600"]
-    restored = partial(signal.signal, signal.SIGINT, signal.default_int_handler)
-    with subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, preexec_fn=restored
-    ) as plan:
+    command = from_terminal("plan", str(path), "--strategy", "moirai", "--budget", "600")
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as plan:
         assert plan.stderr is not None
         said = [""]
         while "has searched" not in said[-1]:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import json
 import os
 import pty
 import select
-import signal
 import subprocess
-import sys
 import termios
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from pathlib import Path
@@ -33,6 +30,7 @@ from edgepart.client.target import AgentTarget
 from edgepart.planner.errors import FrameError, NotAuthorised, Unavailable
 from tests.agent.http.conftest import LIMITS, Served, serving
 from tests.agent.http.test_http import ADD
+from tests.from_terminal import from_terminal
 
 
 @pytest.fixture
@@ -195,15 +193,8 @@ def test_what_another_agent_tells_replaces_the_events_of_the_one_before() -> Non
 def test_top_ends_with_q_or_ctrl_c_and_leaves_the_terminal_as_it_was(served: Served, key: str) -> None:
     ours, theirs = pty.openpty()
     before = termios.tcgetattr(theirs)
-    command = [sys.executable, "-m", "edgepart", "top", "--agent", served.url]
-    process = subprocess.Popen(
-        command,
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        start_new_session=True,
-        preexec_fn=_as_from_a_terminal,
-    )
+    command = from_terminal("top", "--agent", served.url, controlling=True)
+    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
     try:
         seen = read_until(ours, b"add")
         os.write(ours, b"x" + key.encode())
@@ -216,11 +207,6 @@ def test_top_ends_with_q_or_ctrl_c_and_leaves_the_terminal_as_it_was(served: Ser
         process.wait()
         os.close(ours)
         os.close(theirs)
-
-
-def _as_from_a_terminal() -> None:
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Whoever runs the tests in the background ignores it.
 
 
 def read_until(file: int, mark: bytes) -> bytes:
