@@ -16,6 +16,7 @@ from onnx import NodeProto, TypeProto, ValueInfoProto, helper
 from onnx.helper import tensor_dtype_to_np_dtype
 
 from edgepart.planner.errors import ModelError
+from edgepart.planner.model.faults import COMPUTING_FAULTS
 from edgepart.planner.model.graph import Constant
 from edgepart.planner.model.shapes.shape_inference import SHAPED_BY_DATA, Types, known_shape, tensor_of
 from edgepart.planner.model.subgraphs import describe_node, nested_graphs
@@ -130,7 +131,7 @@ def _fold_now(
     inferred."""
     try:
         arrays = _evaluate(node, inputs, version)
-    except _FAULTS:
+    except COMPUTING_FAULTS:
         return None  # The runtime then computes the node, or says what is wrong with it.
     result = {}
     for name, array in zip(filter(None, node.output), arrays, strict=True):
@@ -138,19 +139,6 @@ def _fold_now(
             return None
         result[name] = eager_constant(name, array, tensor_of(name, found[name]).dtype)
     return result
-
-
-_FAULTS = (
-    ValueError,
-    TypeError,
-    KeyError,
-    IndexError,
-    AttributeError,
-    RuntimeError,
-    AssertionError,
-    ArithmeticError,
-)
-"""The exceptions that ONNX's reference raises for operators that it does not know or cannot compute."""
 
 
 def _is_as_inferred(array: object, promised: TypeProto | None) -> bool:
@@ -172,7 +160,7 @@ def _fold_later(
             if node.op_type == "ConstantOfShape":
                 return _fill(node, sources, version)
             return _evaluate(node, _load(sources), version)[index]
-        except _FAULTS as error:
+        except COMPUTING_FAULTS as error:
             raise ModelError(
                 f"{describe_node(node)}: its constant value cannot be computed: {error}"
             ) from error

@@ -15,8 +15,8 @@ from edgepart.planner.errors import EdgepartError, ModelError
 from edgepart.planner.model.attributes import find_attribute, plain_attributes
 from edgepart.planner.model.constant_folding import fold_node
 from edgepart.planner.model.described_operators import infer_function
+from edgepart.planner.model.faults import FAULTS
 from edgepart.planner.model.graph import Constant, Graph, Operator, Tensor
-from edgepart.planner.model.model_file import FAULTS
 from edgepart.planner.model.shapes.declared_types import DeclaredTypes
 from edgepart.planner.model.shapes.free_dimensions import BoundDimensions, free_axes, inputs_of
 from edgepart.planner.model.shapes.shape_inference import infer_types, tensor_of, type_of

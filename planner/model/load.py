@@ -15,9 +15,10 @@ from onnx import ModelProto, NodeProto
 
 from edgepart.planner.errors import EdgepartError, ModelError, NotInPlace
 from edgepart.planner.model.described_operators import descriptions_of, take_functions
+from edgepart.planner.model.faults import FAULTS
 from edgepart.planner.model.graph import Constant, Graph, check_graph
 from edgepart.planner.model.graph_builder import GraphBuilder
-from edgepart.planner.model.model_file import FAULTS, parse_model, read_model
+from edgepart.planner.model.model_file import parse_model, read_model
 from edgepart.planner.model.quantised_activations import make_activations_unsigned
 from edgepart.planner.model.rewrites.in_place import write_in_place
 from edgepart.planner.model.rewrites.merged_decoder import decide, shapes_of_plan

@@ -16,26 +16,12 @@ from onnx import ModelProto, TensorProto
 
 from edgepart.planner.errors import ModelError
 from edgepart.planner.model.external import skim_weights
+from edgepart.planner.model.faults import FAULTS
 from edgepart.planner.model.flat_scales import give_scales_rows
 from edgepart.planner.model.foreign_formats import BEGIN_BYTES, explain_foreign
 from edgepart.planner.model.precompiled import explain_precompiled
 from edgepart.planner.model.rewrites.masked_positions import count_positions_in_mask
 from edgepart.planner.model.weights import SMALL_BYTES, Origin, external_path, read_begin, tensors_of
-
-FAULTS = (
-    ValueError,
-    TypeError,
-    KeyError,
-    IndexError,
-    AttributeError,
-    RuntimeError,
-    AssertionError,
-    ArithmeticError,
-    MemoryError,
-    onnx.checker.ValidationError,
-)
-"""The exceptions that protobuf, onnx and numpy raise for files that are not models. They are turned into
-ModelError."""
 
 LARGEST_FILE = (1 << 31) - 1
 """The largest model file in bytes: protobuf reads no more in one message."""
